@@ -21,6 +21,7 @@ OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("run", "--spares"): Fix(
         "name a host more, and allow the run to go on with fewer: `ipexctl run --min-hosts 2 --max-restarts 3 train.py`"
     ),
+    ("install", "--no-requirements"): "leave it out: install takes only the lists that -r names",
     ("fetch", "--follow"): Fix("fetch again: it skips equal files: `ipexctl fetch last ./out --results`"),
 }
 """Command and option → what to type."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.node.common.processes import read_stat
+from printed_lines import PRINTED
 
 IPEXCTL = [sys.executable, "-m", "ipexctl"]
 NO_HOSTS_ENV = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
@@ -37,7 +38,7 @@ class CommandResult:
 def ipexctl(
     *args: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
 ) -> CommandResult:
-    """Call the CLI without a terminal. A traceback fails every test."""
+    """Call the CLI without a terminal. A traceback fails every test; so does a printed line that is a wrong call."""
     started = time.monotonic()
     done = subprocess.run(
         [*IPEXCTL, *map(str, args)],
@@ -53,6 +54,7 @@ def ipexctl(
     out, err = (said.decode(errors="surrogateescape") for said in (done.stdout, done.stderr))
     ran = CommandResult(done.returncode, out, err, time.monotonic() - started)
     assert "\nTraceback" not in f"\n{ran.err}", ran.err  # a rank's own stands behind its number
+    PRINTED.type(f"{ran.out}\n{ran.err}", cwd, {**os.environ, **(env or {})})
     return ran
 
 

@@ -27,10 +27,29 @@ from ipexctl.extras.lab.up import up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)
+from printed_lines import PRINTED
 from slurm_helpers import use_ssh
 from tiny_wheels import write_stack
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def type_printed_lines() -> Iterator[None]:
+    """What the program prints is typed, in tests on real hosts alone."""
+    PRINTED.is_on = True
+    yield
+    try:
+        PRINTED.end_test()
+    finally:
+        PRINTED.is_on = False
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if PRINTED.typed:
+        terminalreporter.write_line(f"{len(PRINTED.typed)} different printed lines were typed")
+        if terminalreporter.verbosity > 0:
+            terminalreporter.write_line("\n".join(PRINTED.typed.values()))
 
 
 @pytest.fixture(scope="module")
