@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import known_errors
-from ipexctl.known_errors.match import OF_HOOKS, Cause, RankOutput, bare, cause_of, shorten_text
+from ipexctl.known_errors.match import OF_HOOKS, TRACEBACK, Cause, RankOutput, bare, cause_of, shorten_text
 from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import (
@@ -280,10 +280,28 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
         cause = choose_hang_cause(snapshot)
         after = (Fix(f"`ipexctl why {run} --stacks`"), *after, Fix(f"`ipexctl stop {run}`"))
     others = (*_places(snapshot), *_states_of_silent(snapshot))
-    notes = _notes(snapshot)
+    notes = (*_notes(snapshot), *(threads := _ended_threads(snapshot)))
+    if threads:
+        after = (*after, Fix(f"`ipexctl logs {run} --stderr`"))
     if snapshot.dump_error:
         notes = (f"{snapshot.node0}: where the ranks are could not be read: {snapshot.dump_error}", *notes)
     return Diagnosis(run, status.state, headline, None, cause, others=others, notes=notes, next=after)
+
+
+def _ended_threads(snapshot: RunSnapshot) -> tuple[str, ...]:
+    """Exceptions that ended a thread of a rank, whose main thread may wait for it for ever."""
+    found = dict[str, list[int]]()
+    for output in snapshot.context.outputs:
+        lines = [bare(line) for line in output.err]
+        for at, line in enumerate(lines):
+            if output.rank is not None and (thread := _IN_THREAD.match(line)):
+                raised = (text for text in lines[at + 1 :] if text[:1].strip() and not text.startswith(TRACEBACK))
+                said = f"thread {thread[1]} ended with {shorten_text(next(raised, 'an exception'), 200)}"
+                found.setdefault(said, []).append(output.rank)
+    return tuple(f"{describe_ranks(sorted({*ranks}))}: {said}" for said, ranks in found.items())[:3]
+
+
+_IN_THREAD: Final = re.compile(r"Exception in thread (.{1,100}?):$")
 
 
 def _alike(what: What, rows: Sequence[_Row], sentence: str) -> AlikeRanks:

@@ -656,6 +656,19 @@ def test_run_without_a_failure_has_no_cause(state: str) -> None:
     assert verdict.cause is None
 
 
+def test_a_live_run_has_the_exceptions_of_threads_that_its_ranks_outlive() -> None:
+    printed = """Exception in thread Thread-1 (produce):
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+ValueError: no such sample
+"""
+    row = {"state": "running"}
+    verdict = judged([(row, printed), (row, HEALTHY), (row, printed)], state="running", first=None)
+    assert "ranks 0 and 2: thread Thread-1 (produce) ended with ValueError: no such sample" in verdict.notes
+    assert any("--stderr" in line for line in verdict.next)
+
+
 def test_harmless_output_is_not_the_cause_of_a_failure() -> None:
     first = {**FIRST, "exit_code": 3}
     ranks = [(STOPPED, HEALTHY), ({**FAILED, "exit_code": 3}, HEALTHY)]
