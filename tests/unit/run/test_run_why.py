@@ -665,7 +665,7 @@ ValueError: no such sample
 """
     row = {"state": "running"}
     verdict = judged([(row, printed), (row, HEALTHY), (row, printed)], state="running", first=None)
-    assert "ranks 0 and 2: thread Thread-1 (produce) ended with ValueError: no such sample" in verdict.notes
+    assert "ranks 0,2: thread Thread-1 (produce) ended with ValueError: no such sample" in verdict.notes
     assert any("--stderr" in line for line in verdict.next)
 
 
