@@ -35,9 +35,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def type_printed_lines() -> Iterator[None]:
-    """What the program prints is typed, in tests on real hosts alone."""
-    PRINTED.is_on = True
+def type_printed_lines(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the program prints is typed, in files with `TYPES_PRINTED_LINES`."""
+    PRINTED.is_on = getattr(request.module, "TYPES_PRINTED_LINES", False)
     yield
     try:
         PRINTED.end_test()
