@@ -67,7 +67,7 @@ class TrainingEvidence:
         self._sent = self._most_sent = 0
         self._is_peer_to_peer = False
         self._joined = 0
-        """Numbers in the script's own collectives since the last step or backward."""
+        """Numbers in the largest collective of the script since the last step, backward or forward pass."""
         self._gradients: list[tuple[weakref.ref[Any], tuple[int, int]]] = []
         """Parameters, and their gradients' versions after the last backward, if the step after it leaves evidence."""
         self._places: set[int] = set()
@@ -173,7 +173,6 @@ class TrainingEvidence:
             is_synced = is_synced or model._get_ddp_logging_data().get("iteration", 0)
             fields["is_synced"] = fields.get("is_synced", False) or bool(is_synced)
             fields["is_hooked"] = fields.get("is_hooked", False) or bool(getattr(model, "_comm_hooks", None))
-            fields["is_skipped"] = fields.get("is_skipped", False) or not model.require_forward_param_sync
 
     def after_step(self) -> None:
         self._joined = 0
@@ -188,8 +187,11 @@ class TrainingEvidence:
         if not self._fed and len(self.fields["losses"]) < FIRST_STEPS:
             self._feed(batch)
 
-    def on_forward(self, inputs: Any) -> None:
+    def on_forward(self, model: Any, inputs: Any) -> None:
         """Called for models in DistributedDataParallel: what they are fed counts, not what a loader gave."""
+        self._joined = 0
+        if not model.require_backward_grad_sync:
+            self.fields["is_skipped"] = True
         if self._fed < MOST_FED and len(self.fields["losses"]) < FIRST_STEPS:
             self._fed += 1
             self._feed(inputs)
@@ -247,7 +249,7 @@ class TrainingEvidence:
     def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool, is_sum: bool) -> None:
         size = max(map(size_in, values), default=0)
         self._sent += size
-        self._joined += size
+        self._joined = max(self._joined, size)
         self._most_sent = max(self._most_sent, size)
         self._is_peer_to_peer = self._is_peer_to_peer or is_peer_to_peer
         optimizer, distributed = self._optimizer, sys.modules["torch"].distributed

@@ -774,7 +774,7 @@ def watch_inputs(own: Meter) -> None:
     @functools.wraps(prepare)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and not getattr(torch, place).is_compiling():
-            own.gather(own.evidence.on_forward, (inputs, kwargs))
+            own.gather(own.evidence.on_forward, self, (inputs, kwargs))
         return prepare(self, *inputs, **kwargs)
 
     kind._pre_forward = _pre_forward
