@@ -54,7 +54,7 @@ def first_step(optimizer: Any) -> tuple[int, bool]:
         if type(state).__name__ == "TrainerState" and type(step) is int:
             return step + 1, True
         frame = frame.f_back
-    steps = (each["step"] for each in optimizer.state.values() if "step" in each)
+    steps = (each["step"] for each in getattr(optimizer, "state", {}).values() if "step" in each)
     return int(next(steps, 0)), False
 
 
