@@ -38,7 +38,7 @@ class OperatorTime(NamedTuple):
 
 class LeverTime(NamedTuple):
     lever: str
-    """`autocast`, `fp32_math` or `fused_optimizer`."""
+    """Name of a rank option that is a lever."""
     now: float
     """Seconds in the window of what it changes: the matrix products, or the optimizer."""
     then: float
