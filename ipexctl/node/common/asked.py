@@ -80,7 +80,7 @@ class Asked(NamedTuple):
     max_restarts: int = 0
     """Starts after the first; with `keep_going`, of each copy."""
     checkpoint: str | None = None
-    """Path, absolute or relative to the ranks' working directory, that hosts exchange before each start. None: nothing is exchanged."""
+    """Path on the hosts, exchanged before each start. None: nothing is exchanged."""
     min_hosts: int | None = None
     """Fewest hosts of a restart. None: a restart needs all of them."""
     hang_after: float = 600.0

@@ -88,7 +88,7 @@ class Supervised:
             elif isinstance(command, m.AskWrappers):
                 gone = {rank: each for rank, each in command.wrappers.items() if rank not in self.alive}
                 self._handle(m.WrappersGone(gone))
-            elif isinstance(command, m.TakeDump):
+            elif command is m.Act.TAKE_DUMP:
                 self.dumps += self.has_room_for_dumps
                 self._handle(m.DumpAsked(f"d{self.dumps}" if self.has_room_for_dumps else "", is_own=True))
 
@@ -111,7 +111,7 @@ class Supervised:
 
     def begin(self, *ranks: int, pids: bool = True) -> Supervised:
         """mpirun starts, and these ranks (all by default) connect and start their commands."""
-        self.at(self.clock, m.Begin())
+        self.at(self.clock, m.Happened.BEGUN)
         return self.connect(*ranks, pids=pids)
 
     def connect(self, *ranks: int, pids: bool = True) -> Supervised:
@@ -146,6 +146,9 @@ class Supervised:
 
     def done(self, kind: type[Kind]) -> list[Kind]:
         return [command for command in self.commands if isinstance(command, kind)]
+
+    def acts(self, act: m.Act) -> list[m.Act]:
+        return [act for command in self.commands if command is act]
 
     def sent(self, kind: str) -> list[int]:
         return [send.rank for send in self.done(m.Send) if send.kind == kind]

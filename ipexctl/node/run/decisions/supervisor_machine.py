@@ -62,7 +62,7 @@ LAUNCHER_KILLED = 2.0
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
     turn = m.Transition(state, now)
-    EVENTS[type(event)](turn, event)
+    EVENTS[event if isinstance(event, m.Happened) else type(event)](turn, event)
     return turn.state, turn.commands
 
 
@@ -105,7 +105,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 # The attempt begins
 
 
-def on_begin(turn: Transition, _: m.Begin) -> None:
+def on_begin(turn: Transition, _: m.Happened) -> None:
     turn.do(m.StartAttempt(""))
 
 
@@ -425,7 +425,7 @@ def check_limits(turn: Transition, launcher: LauncherState) -> None:
     limit = turn.state.limit
     if limit is not None and turn.state.ending is None and limit.is_due(now):
         turn.set(limit=limit._replace(is_asked=True))
-        turn.do(m.AskTimeLeft())
+        turn.do(m.Act.ASK_TIME_LEFT)
 
 
 def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
@@ -455,7 +455,7 @@ def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
 # A full disk
 
 
-def on_output_refused(turn: Transition, _: m.OutputRefused) -> None:
+def on_output_refused(turn: Transition, _: m.Happened) -> None:
     turn.set(disk=turn.state.disk._replace(is_full=True))
 
 
@@ -467,7 +467,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
     disk = disk._replace(since=max(disk.since, tick.written_at) if is_hindered else now)
     if disk.is_full and now - disk.looked_at > DISK_CHECK_INTERVAL:
         turn.set(disk=disk._replace(looked_at=now))
-        turn.do(m.CheckDisk())
+        turn.do(m.Act.CHECK_DISK)
         return
     turn.set(disk=disk)
     if disk.is_full and now - disk.since > FULL_DISK_ROOM:
@@ -477,7 +477,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
             verdict.on_output_ended(turn, peer.rank)
 
 
-def on_disk_has_room(turn: Transition, _: m.DiskHasRoom) -> None:
+def on_disk_has_room(turn: Transition, _: m.Happened) -> None:
     turn.set(disk=turn.state.disk._replace(is_full=False, room_at=turn.now.clock))
     for peer in turn.ranks:
         turn.do(m.Rewind(peer.rank))
@@ -513,7 +513,7 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
     silent = Silence(event.since, options.hang_after if is_long else length, event.ranks, on_hang=options.on_hang)
     turn.set_status(silent=silent)
     turn.log("silent", **encode(silent))
-    turn.do(m.TakeDump())
+    turn.do(m.Act.TAKE_DUMP)
 
 
 def on_training_fails(turn: Transition, event: m.TrainingFails) -> None:
@@ -632,7 +632,7 @@ def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
         return
     turn.set(is_asked_to_stop=True)
     if turn.state.job is not None:
-        turn.do(m.AskJob())
+        turn.do(m.Act.ASK_JOB)
     verdict.stop(turn, 128 + event.signal, event.stopped._replace(at=turn.now.epoch))
 
 
@@ -718,8 +718,8 @@ def finish(turn: Transition) -> None:
     turn.do(m.Finish(notifies=bool(turn.state.start.notify) and has_run))
 
 
-EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
-    m.Begin: on_begin,
+EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {
+    m.Happened.BEGUN: on_begin,
     m.Tick: on_tick,
     m.RankSent: on_rank_sent,
     m.Disconnected: on_disconnected,
@@ -734,8 +734,8 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.HostsPrepared: next_hosts.on_hosts_prepared,
     m.StopAsked: on_stop_asked,
     m.ExchangeOver: on_exchange_over,
-    m.OutputRefused: on_output_refused,
-    m.DiskHasRoom: on_disk_has_room,
+    m.Happened.OUTPUT_REFUSED: on_output_refused,
+    m.Happened.DISK_HAS_ROOM: on_disk_has_room,
     m.SilenceSeen: on_silence_seen,
     m.TrainingFails: on_training_fails,
     m.DumpAsked: on_dump_asked,

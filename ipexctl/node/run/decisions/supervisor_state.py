@@ -5,6 +5,7 @@ Figures, such as a rank's memory, are not in the state. A `Transition` is one st
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
 
 from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
@@ -266,8 +267,10 @@ def first_rank_status(rank: int, host: str) -> RankStatus:
 # What happens
 
 
-class Begin(NamedTuple):
-    """The caller has sent both requests, and all hosts have their job files."""
+class Happened(Enum):
+    BEGUN = "the caller has sent both requests, and all hosts have their job files"
+    OUTPUT_REFUSED = "neither disk nor memory had room for a chunk of output, which stays with its rank"
+    DISK_HAS_ROOM = "answer to CHECK_DISK, if the disk has room"
 
 
 class Tick(NamedTuple):
@@ -354,14 +357,6 @@ class ExchangeOver(NamedTuple):
     host: str = ""
 
 
-class OutputRefused(NamedTuple):
-    """Neither disk nor memory had room for a chunk of output, which stays with its rank."""
-
-
-class DiskHasRoom(NamedTuple):
-    """Answer to `CheckDisk`, if the disk has room."""
-
-
 class SilenceSeen(NamedTuple):
     since: float
     ranks: tuple[SilentRank, ...]
@@ -404,7 +399,7 @@ class Closed(NamedTuple):
 
 
 Event = Union[
-    Begin,
+    Happened,
     Tick,
     RankSent,
     Disconnected,
@@ -419,8 +414,6 @@ Event = Union[
     HostsPrepared,
     StopAsked,
     ExchangeOver,
-    OutputRefused,
-    DiskHasRoom,
     SilenceSeen,
     TrainingFails,
     DumpAsked,
@@ -430,6 +423,15 @@ Event = Union[
 ]
 
 # What is to be done
+
+
+class Act(Enum):
+    PREPARE_HOSTS = "write the hosts' jobs in the background; HostsPrepared follows"
+    END_EXCHANGE = "end the checkpoint exchange, if it is running"
+    CHECK_DISK = "check the disk; DISK_HAS_ROOM may follow"
+    TAKE_DUMP = "prepare a dump of all stacks; DumpAsked follows"
+    ASK_TIME_LEFT = "ask the queue in the background; TimeLeft follows"
+    ASK_JOB = "ask the queue while the ranks end, because the queue may be what ends them"
 
 
 class StartAttempt(NamedTuple):
@@ -442,10 +444,6 @@ class FindHosts(NamedTuple):
     """Check the hosts in the background; HostAnswered may follow for each."""
 
     hosts: tuple[str, ...]
-
-
-class PrepareHosts(NamedTuple):
-    """Write the hosts' jobs in the background; HostsPrepared follows."""
 
 
 class AskWrappers(NamedTuple):
@@ -491,10 +489,6 @@ class SignalLauncher(NamedTuple):
     signal: int
 
 
-class EndExchange(NamedTuple):
-    """End the checkpoint exchange, if it is running."""
-
-
 class LogEvent(NamedTuple):
     name: str
     fields: Mapping[str, Any]
@@ -506,17 +500,9 @@ class AddNote(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class CheckDisk(NamedTuple):
-    """Check the disk; DiskHasRoom may follow."""
-
-
 class CheckSilence(NamedTuple):
     since: float
     ranks: tuple[int, ...]
-
-
-class TakeDump(NamedTuple):
-    """Prepare a dump of all stacks; DumpAsked follows."""
 
 
 class WriteDump(NamedTuple):
@@ -528,14 +514,6 @@ class WriteDump(NamedTuple):
 
 class RemoveDump(NamedTuple):
     id: str
-
-
-class AskTimeLeft(NamedTuple):
-    """Ask the queue in the background; TimeLeft follows."""
-
-
-class AskJob(NamedTuple):
-    """Ask the queue while the ranks end, because the queue may be what ends them."""
 
 
 class Close(NamedTuple):
@@ -550,9 +528,9 @@ class Finish(NamedTuple):
 
 
 Action = Union[
+    Act,
     StartAttempt,
     FindHosts,
-    PrepareHosts,
     AskWrappers,
     Send,
     Drop,
@@ -561,16 +539,11 @@ Action = Union[
     Rewind,
     EndOutput,
     SignalLauncher,
-    EndExchange,
     LogEvent,
     AddNote,
-    CheckDisk,
     CheckSilence,
-    TakeDump,
     WriteDump,
     RemoveDump,
-    AskTimeLeft,
-    AskJob,
     Close,
     Finish,
 ]

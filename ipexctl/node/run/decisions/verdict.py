@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequ
 from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State, StopRecord
 from ipexctl.node.run.decisions.supervisor_state import (
+    Act,
     AddNote,
-    EndExchange,
     Ending,
     LauncherState,
     RankState,
@@ -421,7 +421,7 @@ def begin_next_attempt(turn: Transition) -> None:
 def end_exchange(turn: Transition) -> None:
     if turn.state.is_exchanging:
         turn.set(is_exchanging=False)
-        turn.do(EndExchange())
+        turn.do(Act.END_EXCHANGE)
 
 
 def stop_rank(turn: Transition, peer: RankState) -> None:

@@ -45,15 +45,15 @@ class HostStarter:
         self.log, self._log_end = os.pipe()
         for number in (self.log, self._log_end):
             os.set_blocking(number, False)
-        self.actions: Mapping[type, Callable[[Any], None]] = {
+        self.actions: Mapping[object, Callable[[Any], None]] = {
             machine.StartWrappers: self.start_wrappers,
             machine.SignalProcesses: self.signal_processes,
-            machine.KillProcesses: lambda _: self.kill_processes(),
+            machine.Act.KILL_PROCESSES: lambda _: self.kill_processes(),
             machine.StartShell: self.start_shell,
             machine.EndShell: lambda command: self.shells.end(command.id),
             machine.FindGoneWrappers: self.find_gone_wrappers,
-            machine.SendBeat: lambda _: self.client.send_message("beat"),
-            machine.RepeatEnds: self.repeat_ends,
+            machine.Act.SEND_BEAT: lambda _: self.client.send_message("beat"),
+            machine.Act.REPEAT_ENDS: self.repeat_ends,
         }
 
     def run(self) -> None:
@@ -88,7 +88,7 @@ class HostStarter:
     def apply(self, step: machine.Step) -> None:
         self.state, commands = step
         for command in commands:
-            self.actions[type(command)](command)
+            self.actions[command if isinstance(command, machine.Act) else type(command)](command)
 
     def on_welcome(self, welcome: Json) -> None:
         self.apply(self.state.on_welcome(welcome))
@@ -144,7 +144,7 @@ class HostStarter:
         self.ends.append(end)
         self.client.send_message(**end)
 
-    def repeat_ends(self, _: machine.RepeatEnds) -> None:
+    def repeat_ends(self, _: machine.Act) -> None:
         for end in self.ends:
             self.client.send_message(**end)
 

@@ -133,10 +133,10 @@ class SupervisorLoop:
         self.fix = ""
         self.is_finished = False
         self.events: deque[m.Event] = deque()
-        self.actions: Mapping[type, Callable[[Any], None]] = {
+        self.actions: Mapping[object, Callable[[Any], None]] = {
             m.StartAttempt: self.start_attempt,
             m.FindHosts: self.find_hosts,
-            m.PrepareHosts: self.prepare_hosts,
+            m.Act.PREPARE_HOSTS: self.prepare_hosts,
             m.AskWrappers: self.ask_wrappers,
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
             m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
@@ -145,16 +145,16 @@ class SupervisorLoop:
             m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
             m.EndOutput: self.end_output,
             m.SignalLauncher: self.signal_launcher,
-            m.EndExchange: self.end_exchange,
+            m.Act.END_EXCHANGE: self.end_exchange,
             m.LogEvent: lambda event: self.log(event.name, event.fields),
             m.AddNote: self.add_note,
-            m.CheckDisk: self.check_disk,
+            m.Act.CHECK_DISK: self.check_disk,
             m.CheckSilence: self.check_silence,
-            m.TakeDump: self.take_dump,
+            m.Act.TAKE_DUMP: self.take_dump,
             m.WriteDump: self.write_dump,
             m.RemoveDump: lambda dump: stack_dumps.remove_dump(self.dumps, dump.id),
-            m.AskTimeLeft: self.ask_time_left,
-            m.AskJob: self.ask_job,
+            m.Act.ASK_TIME_LEFT: self.ask_time_left,
+            m.Act.ASK_JOB: self.ask_job,
             m.Close: self.close,
             m.Finish: self.finish,
         }
@@ -188,7 +188,7 @@ class SupervisorLoop:
     # Events
 
     def start(self) -> Json:
-        self.on_event(m.Begin())
+        self.on_event(m.Happened.BEGUN)
         self.record.save(time.monotonic())
         status = self.state.status
         if self.process is None:
@@ -241,7 +241,7 @@ class SupervisorLoop:
             self.record.is_unsaved = True
         self.state, self.record.status = state, state.status
         for command in commands:
-            self.actions[type(command)](command)
+            self.actions[command if isinstance(command, m.Act) else type(command)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
         if isinstance(message, (messages.Beat, messages.Exit)):
@@ -433,9 +433,9 @@ class SupervisorLoop:
         peer.accept_output()
         peer.end_output(peer.ends)
 
-    def check_disk(self, _: m.CheckDisk) -> None:
+    def check_disk(self, _: m.Act) -> None:
         if self.record.has_room():
-            self.on_event(m.DiskHasRoom())
+            self.on_event(m.Happened.DISK_HAS_ROOM)
 
     def check_silence(self, command: m.CheckSilence) -> None:
         ranks = tuple(map(self.silent_rank, command.ranks))
@@ -449,7 +449,7 @@ class SupervisorLoop:
         last = lines[-1][:400] if lines else None
         return SilentRank(rank, peer.host, last, figures.cpu, figures.process, figures.waits_in, stream)
 
-    def take_dump(self, _: m.TakeDump) -> None:
+    def take_dump(self, _: m.Act) -> None:
         dump_id = stack_dumps.new_dump_id(time.time())
         try:
             make_private_directory(self.dumps)
@@ -533,7 +533,7 @@ class SupervisorLoop:
             self.has_checkpoint = has_file(path)
             time.sleep(CHECKPOINT_INTERVAL)
 
-    def end_exchange(self, _: m.EndExchange) -> None:
+    def end_exchange(self, _: m.Act) -> None:
         if self.exchange is not None:
             self.exchange.close()
             self.exchange = None
@@ -615,7 +615,7 @@ class SupervisorLoop:
         for each in self.hosts_named(command.hosts):
             self.calls.find(each.name, each.word, self.rundir)
 
-    def prepare_hosts(self, _: m.PrepareHosts) -> None:
+    def prepare_hosts(self, _: m.Act) -> None:
         """Write the hostfile and node0's job file, and send other stores their jobs. Without logins, `start_orders`
         carries them."""
         self.leave_attempt()
@@ -684,11 +684,11 @@ class SupervisorLoop:
 
     # The job of Slurm
 
-    def ask_time_left(self, _: m.AskTimeLeft) -> None:
+    def ask_time_left(self, _: m.Act) -> None:
         if self.job is not None:
             self.job.ask_time_left(time.monotonic())
 
-    def ask_job(self, _: m.AskJob) -> None:
+    def ask_job(self, _: m.Act) -> None:
         if self.job is not None:
             self.job.begin_query()
 

@@ -14,7 +14,7 @@ from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, d
 from ipexctl.node.common.link import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.run.connection import messages
-from ipexctl.node.run.decisions.supervisor_state import Disconnected, OutputRefused
+from ipexctl.node.run.decisions.supervisor_state import Disconnected, Happened
 from ipexctl.node.run.supervisor.starter_connections import StarterConnections, StarterOwner
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class RankConnections:
         if peer.sinks[name].take(chunk.offset, chunk.data):
             self._with_new_output[peer.rank] = peer
         elif not was_full:
-            self._owner.on_event(OutputRefused())
+            self._owner.on_event(Happened.OUTPUT_REFUSED)
 
     def _on_client(self, link: Link, handshake: ServerHandshake, fields: Json) -> None:
         """Take over a rank's connection. It replaces an older one of the same rank."""

@@ -10,11 +10,10 @@ import pytest
 from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL, Contact
 from ipexctl.node.run.host_starter.host_starter_machine import (
+    Act,
     EndShell,
     FindGoneWrappers,
     HostStarterState,
-    RepeatEnds,
-    SendBeat,
     SignalProcesses,
     StartShell,
     StartWrappers,
@@ -59,7 +58,7 @@ def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(
     order: int, before: int | None, commands: tuple[object, ...]
 ) -> None:
     state, found = HostStarterState(attempt=before, is_lost=True).on_welcome({})
-    assert (found, state.has_met) == ((RepeatEnds(),), True)
+    assert (found, state.has_met) == ((Act.REPEAT_ENDS,), True)
     assert state.on_message({"t": "start", "attempt": order})[1] == commands
 
 
@@ -116,7 +115,7 @@ def test_line_of_mpirun_is_run_once() -> None:
 def test_it_shows_that_it_lives_as_often_as_a_rank() -> None:
     seen = contact(10.0, is_up=True)
     state, commands = MET.on_turn(seen, 10.0, is_idle=True)
-    assert commands == (SendBeat(),)
+    assert commands == (Act.SEND_BEAT,)
     assert state.seconds_to_turn(seen, 10.0) == BEAT_INTERVAL
     assert state.on_turn(seen, 10.0 + BEAT_INTERVAL - 0.1, is_idle=True)[1] == ()
-    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, is_idle=True)[1] == (SendBeat(),)
+    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, is_idle=True)[1] == (Act.SEND_BEAT,)
