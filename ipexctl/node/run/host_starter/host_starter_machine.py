@@ -25,9 +25,7 @@ BUSY_TURN = 0.5
 class Act(Enum):
     KILL_PROCESSES = "kill what remains of the attempt's wrappers and lines"
     SEND_BEAT = "send the supervisor a heartbeat"
-    REPEAT_ENDS = "report ended wrappers and lines again: the first report may have been lost with its connection"
-        "report ended wrappers and lines again, because the first report may have been lost with its connection"
-    )
+    REPEAT_ENDS = "report ended wrappers and lines again: the first report may have been lost"
 
 
 class StartWrappers(NamedTuple):
