@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Note as Note
     from ipexctl.node.common.records import RunStatus as RunStatus
     from ipexctl.remote.outcome import Notice as Notice
-    from ipexctl.run.follow import RunEnded as RunEnded
+    from ipexctl.run.follow_run import RunEnded as RunEnded
 
 __version__ = "0.5.0"
 

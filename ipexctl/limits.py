@@ -1,4 +1,4 @@
-"""Time limits of the control machine that a user can notice, in seconds. `node/common/limits.py` has the nodes' limits.
+"""Time limits of the control machine that a user can notice, in seconds; `node/common/node_limits.py` has the nodes'.
 
 A limit that no user notices stands beside the code that uses it. docs/run-watch.md lists the limits that a user can set
 or may meet; a test compares its figures with these.

@@ -29,7 +29,7 @@ _SEQUENCE: Final = re.compile(
 
 _BREAKS: Final = re.compile("(\n)")
 _OWN_COLORS_AND_BREAKS: Final = re.compile(r"(\x1b\[(?:[0-2]|(?:1;)?3[1-6])m|\n)")
-"""Colors of `ui/messages.py: paint`: no text can hide itself with one of these."""
+"""Colors of `ui/message_output.py: paint`: no text can hide itself with one of these."""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AS_ASCII: Final = "ipexctl.ascii"

@@ -88,7 +88,7 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 # What reaches the terminal
 
-_WRITERS = ("messages.py", "safe_output.py", "host_output.py", "progress_view.py", "run/live_view.py")
+_WRITERS = ("message_output.py", "safe_output.py", "host_output.py", "progress_view.py", "run/live_view.py")
 _WRITTEN_ELSEWHERE: dict[str, str] = {
     "ipexctl/node/": "frames and errors, which ui prints",
     "ipexctl/inrank/": "the output of a rank, which ui prints",

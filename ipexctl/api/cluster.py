@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ipexctl.api import host_checks, host_files, host_stacks, open_hosts, pushed_files
-from ipexctl.api.fetch import fetch_files
+from ipexctl.api.fetch_calls import fetch_files
 from ipexctl.api.host_checks import InstructionSet
 from ipexctl.api.host_stacks import EnvsRequest, InstallOptions, Optional
 from ipexctl.api.interruptible import check_lists, check_types, interruptible, refuses_wrong_calls
@@ -26,11 +26,11 @@ from ipexctl.api.run import run as start_run
 from ipexctl.api.run_handle import Run
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.errors import CallError, UserError
-from ipexctl.files.push import PushReport
+from ipexctl.files.push_files import PushReport
 from ipexctl.files.push_source import parse_target
 from ipexctl.files.requested import FetchResult, parse_source
 from ipexctl.homes.registry import RunRecord
-from ipexctl.homes.uninstall import UninstallReport
+from ipexctl.homes.uninstall_hosts import UninstallReport
 from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
@@ -57,9 +57,10 @@ from ipexctl.remote.local import with_own_address
 from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, StepStarted, Watch, ignore_event
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.find_run import find_runs
-from ipexctl.run.notify import check_notify
-from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import (
+from ipexctl.run.notify_command import check_notify
+from ipexctl.run.start.resume import on_hosts_left, refuse_job
+from ipexctl.run.start.start_project import locate_project
+from ipexctl.run.start.start_request import (
     StartFailure,
     check_packages,
     check_request,
@@ -67,7 +68,6 @@ from ipexctl.run.start.request import (
     refuse_bad_rank_counts,
     with_given,
 )
-from ipexctl.run.start.resume import on_hosts_left, refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.stack.env.envs import EnvsReport
 from ipexctl.stack.expected_stack import VersionsReport

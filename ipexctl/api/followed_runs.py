@@ -18,7 +18,7 @@ from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, ignore_event
 from ipexctl.remote.session import Session
-from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy
+from ipexctl.run.follow_run import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.wait import wait_for_runs
 

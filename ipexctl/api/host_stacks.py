@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from ipexctl.errors import UserError
-from ipexctl.homes.uninstall import UninstallOptions, UninstallReport, survey
-from ipexctl.homes.uninstall import uninstall as remove_from_hosts
+from ipexctl.homes.uninstall_hosts import UninstallOptions, UninstallReport, survey
+from ipexctl.homes.uninstall_hosts import uninstall as remove_from_hosts
 from ipexctl.option_declaration import DEFAULT_ENV, option_text
 from ipexctl.projects.ipex_use import find_ipex_use_here
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout, read_layout

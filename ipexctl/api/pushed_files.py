@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ipexctl.files.push import Push, PushOptions, PushReport
+from ipexctl.files.push_files import Push, PushOptions, PushReport
 from ipexctl.files.push_source import read_source
 from ipexctl.hub.downloader import HubAccess
 from ipexctl.hub.hugging_face import HubRepo

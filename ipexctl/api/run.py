@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.spec import RunSpec
-from ipexctl.run.notify import notify_of_run
-from ipexctl.run.start.request import StartFailure
+from ipexctl.run.notify_command import notify_of_run
+from ipexctl.run.start.start_request import StartFailure
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 from ipexctl.api import explained_runs, followed_runs, known_runs
-from ipexctl.api.fetch import fetch_files, fetch_from_all
+from ipexctl.api.fetch_calls import fetch_files, fetch_from_all
 from ipexctl.api.interruptible import interruptible, refuses_wrong_calls
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import CallError
@@ -31,7 +31,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, Notice, ignore_event
 from ipexctl.run.fetch import order_of_run, orders_of_all_hosts
 from ipexctl.run.find_run import find_runs
-from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern
+from ipexctl.run.follow_run import LineChoice, RunUpdate, check_pattern
 from ipexctl.run.node0 import options_of
 from ipexctl.run.ps import KnownRun as WaitResult
 from ipexctl.run.ranks import parse_ranks

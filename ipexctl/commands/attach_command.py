@@ -22,7 +22,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.profile import lines_of
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 from ipexctl.ui.run.events import EventsView
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)

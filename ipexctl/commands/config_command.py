@@ -45,7 +45,7 @@ from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.projects.root import find_root, root_problem
 from ipexctl.text import tilde_path
-from ipexctl.ui.messages import print_with_fix
+from ipexctl.ui.message_output import print_with_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import print_lines, show_table
 

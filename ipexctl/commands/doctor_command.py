@@ -22,7 +22,7 @@ from ipexctl.remote.outcome import ignore_event
 from ipexctl.text import format_count
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
 from ipexctl.ui.merged_failures import merge_failures
-from ipexctl.ui.messages import paint, print_message, wants_color, wrap_fix, wrap_names, wrap_text
+from ipexctl.ui.message_output import paint, print_message, wants_color, wrap_fix, wrap_names, wrap_text
 from ipexctl.ui.results import group_by, host_json, summary_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
 

@@ -15,7 +15,7 @@ from ipexctl.node.common.owners import name_owners
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV, NO_OPTIONS, CallOptions
 from ipexctl.text import format_count, readable
-from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.message_output import print_message, print_with_fix
 from ipexctl.ui.results import group_by, host_json, report_json, show_results
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
 

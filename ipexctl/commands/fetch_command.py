@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import typer
 
-from ipexctl.api.fetch import fetch_files, fetch_from_all
+from ipexctl.api.fetch_calls import fetch_files, fetch_from_all
 from ipexctl.commands.interrupt import cancelling
 from ipexctl.commands.run_calls import find_run
 from ipexctl.commands.shared_options import (
@@ -46,7 +46,7 @@ from ipexctl.run.fetch import (
 from ipexctl.run.find_run import NoSuchRun
 from ipexctl.run.node0 import options_of
 from ipexctl.text import format_count, readable
-from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.message_output import print_message, print_with_fix
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import print_json, show_failures
 from ipexctl.ui.text_table import print_lines

@@ -27,7 +27,7 @@ from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.root import ProjectHere
 from ipexctl.text import readable
-from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
+from ipexctl.ui.message_output import print_message, print_paragraph, print_refusal
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines, print_sentence

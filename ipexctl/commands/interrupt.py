@@ -21,7 +21,7 @@ from ipexctl.errors import CallError, Interrupted
 from ipexctl.node.common.processes import seconds_queued
 from ipexctl.remote.cancel import Cancel, cleanups
 from ipexctl.remote.outcome import Cancelled
-from ipexctl.ui.messages import STOPPING, write_to_terminal
+from ipexctl.ui.message_output import STOPPING, write_to_terminal
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[..., None]

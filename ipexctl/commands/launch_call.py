@@ -33,10 +33,16 @@ from ipexctl.node.common.fix import FixCommand, ipexctl_command
 from ipexctl.option_declaration import NOT_TYPED, CallOptions, TypedCall, option_text
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.start.project import locate_project, with_python_path
-from ipexctl.run.start.request import StartFailure, check_request, read_exports, refuse_bad_rank_counts, with_given
+from ipexctl.run.start.start_project import locate_project, with_python_path
+from ipexctl.run.start.start_request import (
+    StartFailure,
+    check_request,
+    read_exports,
+    refuse_bad_rank_counts,
+    with_given,
+)
 from ipexctl.text import expand_tilde
-from ipexctl.ui.messages import print_refusal
+from ipexctl.ui.message_output import print_refusal
 
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 

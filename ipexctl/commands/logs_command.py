@@ -13,8 +13,8 @@ from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
-from ipexctl.run.follow import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern
-from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.run.follow_run import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern
+from ipexctl.ui.message_output import print_message, print_with_fix
 from ipexctl.ui.run.plain import JsonLog, PlainRun
 
 

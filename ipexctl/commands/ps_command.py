@@ -24,7 +24,7 @@ from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.caller import describe_foreign
 from ipexctl.remote.outcome import exit_code
 from ipexctl.text import differing_words, format_clock, format_count, readable
-from ipexctl.ui.messages import fit_lines, print_message, print_user_error, print_with_fix
+from ipexctl.ui.message_output import fit_lines, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import group_by, host_json, print_json, show_failures
 from ipexctl.ui.run.end_of_run import (
     duration,

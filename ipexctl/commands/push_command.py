@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.commands.target_hosts import choose_hosts, open_hosts
 from ipexctl.errors import UserError
-from ipexctl.files.push import PushReport, PushResult
+from ipexctl.files.push_files import PushReport, PushResult
 from ipexctl.files.push_source import parse_target
 from ipexctl.hub.hugging_face import is_repo_word, parse_repo
 from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.text import expand_tilde, format_count, readable
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines

@@ -38,12 +38,12 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Watch
 from ipexctl.remote.session import Session
-from ipexctl.run.notify import check_notify
+from ipexctl.run.notify_command import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
-from ipexctl.run.start.request import StartFailure, check_packages
+from ipexctl.run.start.start_request import StartFailure, check_packages
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.text import format_count
-from ipexctl.ui.messages import print_message, print_refusal
+from ipexctl.ui.message_output import print_message, print_refusal
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.text_table import print_lines
 

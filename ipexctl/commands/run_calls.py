@@ -21,7 +21,7 @@ from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.find_run import find_runs as find_run_records
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.text import format_clock
-from ipexctl.ui.messages import complete_lines, print_message
+from ipexctl.ui.message_output import complete_lines, print_message
 
 
 def find_run(word: str, where: RunHosts, output: Output, *, reads: bool = True) -> RunRecord:

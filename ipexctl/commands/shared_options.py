@@ -27,7 +27,7 @@ from ipexctl.option_declaration import (
     declaration_of,
     with_default,
 )
-from ipexctl.ui.messages import print_message, set_colors
+from ipexctl.ui.message_output import print_message, set_colors
 from ipexctl.ui.safe_output import print_document
 
 Report = TypeVar("Report")

@@ -14,7 +14,7 @@ from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.record.run_document import CallDocument, document_of_run, run_text
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 
 
 def check_summary(path: Path | None) -> None:

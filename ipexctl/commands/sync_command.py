@@ -12,7 +12,7 @@ from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
 from ipexctl.text import format_count, tilde_path
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines

@@ -26,7 +26,7 @@ from ipexctl.remote.connector import ConnectOptions, OnStep, OpenHosts, SessionP
 from ipexctl.remote.local import with_own_address
 from ipexctl.text import expand_tilde
 from ipexctl.transports import OVER_SSH, Transport, choose_transport
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 
 if TYPE_CHECKING:  # slow to import
     from ipexctl.homes.registry import RunRecord

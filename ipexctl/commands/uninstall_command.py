@@ -17,12 +17,12 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.owners import name_owners
 from ipexctl.text import format_count, readable
-from ipexctl.ui.messages import ask, print_message, print_with_fix
+from ipexctl.ui.message_output import ask, print_message, print_with_fix
 from ipexctl.ui.results import group_by, host_json, report_json, show_results
 from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
-    from ipexctl.homes.uninstall import UninstallReport, UninstallResult
+    from ipexctl.homes.uninstall_hosts import UninstallReport, UninstallResult
 
 
 @command()

@@ -21,7 +21,7 @@ def check_value(param: Any, value: Any) -> None:
     """Raise a UserError for a value that the command would refuse whatever the other options are."""
     name, given = param.name, {param.name: value}
     if name in DECLARED and (name != "python" or param.metavar == "PATH"):
-        from ipexctl.run.start.request import check_request
+        from ipexctl.run.start.start_request import check_request
 
         check_request(Asked(argv=("",), **given))
     elif name in _OF_STACK or name == "python":
@@ -50,6 +50,6 @@ def _check_text(param: Any, value: Any) -> None:
     elif param.name in ("timeout", "connect_timeout"):
         check_seconds(param.opts[0], value)
     elif param.name == "grep":
-        from ipexctl.run.follow import check_pattern
+        from ipexctl.run.follow_run import check_pattern
 
         check_pattern(value)

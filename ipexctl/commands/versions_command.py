@@ -18,7 +18,7 @@ from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
-from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrap_text
+from ipexctl.ui.message_output import paint, print_with_fix, wants_color, wrap_text
 from ipexctl.ui.results import show_failures
 from ipexctl.ui.text_table import output_width, print_lines, show_table
 

@@ -18,7 +18,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import encode
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.wait import first_failure
-from ipexctl.ui.messages import fit_lines, print_message, print_with_fix
+from ipexctl.ui.message_output import fit_lines, print_message, print_with_fix
 from ipexctl.ui.run.end_of_run import end_lines
 
 

@@ -29,10 +29,10 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Notice
 from ipexctl.remote.session import Session
-from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
+from ipexctl.run.follow_run import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.ranks import RankSet
 from ipexctl.run.stop import stop
-from ipexctl.ui.messages import fit_lines, print_message, print_with_fix, write_to_terminal
+from ipexctl.ui.message_output import fit_lines, print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.end_of_run import left_lines
 from ipexctl.ui.run.events import EventsView
 from ipexctl.ui.run.plain import PlainRun, RunView, wants_live

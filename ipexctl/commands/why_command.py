@@ -28,7 +28,7 @@ from ipexctl.run.stack_dump import ProfileAnswer
 from ipexctl.run.why.diagnosis import Diagnosis, Line, describe_evidence, label_of
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock
-from ipexctl.ui.messages import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
+from ipexctl.ui.message_output import fold_fix, fold_text, paint, print_message, print_with_fix, wants_color
 from ipexctl.ui.results import group_by
 from ipexctl.ui.run.end_of_run import throughput_text
 from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, slow_lines

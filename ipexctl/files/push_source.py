@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
-from ipexctl.files.manifest import Manifest, leads_out
+from ipexctl.files.sent_manifest import Manifest, leads_out
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open

@@ -16,10 +16,10 @@ from typing import Any
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.files.file_transfer import FileTransfer, Origin
-from ipexctl.files.manifest import Manifest
-from ipexctl.files.push import Push, PushOptions, PushReport, PushResult
+from ipexctl.files.push_files import Push, PushOptions, PushReport, PushResult
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.routes import Distributor
+from ipexctl.files.sent_manifest import Manifest
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader

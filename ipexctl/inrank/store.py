@@ -24,9 +24,9 @@ import time
 from typing import Any, Iterator, NamedTuple
 
 NAME = b"ipexctl-store"
-"""Name of the process while only its store is needed. `node/run/rank/processes.py` reads it."""
+"""Name of the process while only its store is needed. `node/run/rank/rank_processes.py` reads it."""
 LIMIT = 3600.0
-"""Seconds to keep the store; STORE_KEPT in `node/common/limits.py`."""
+"""Seconds to keep the store; STORE_KEPT in `node/common/node_limits.py`."""
 INTERVAL = 0.02
 DESCRIPTORS = "/proc/self/fd"
 MADE = "ipexctl/made"

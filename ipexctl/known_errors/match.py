@@ -49,7 +49,7 @@ _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
 _OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
 _OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|/lib/python3[^/]*/(?!.*-packages/)(?P<module>\w+)|^<")
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
-OF_HOOKS: Final = "/shim/"
+OF_HOOKS: Final = "/hooks/ipexctl_"
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import LaunchContext
+from ipexctl.launch.launch_context import LaunchContext
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.rank_options import ALLREDUCE, SHARE_WEIGHTS, WIRE, Choice, ChoiceReason
 
@@ -32,7 +32,7 @@ _SUBJECTS: Final[dict[tuple[str, ...], str]] = {
     CALLS: "collectives but all-to-all",
 }
 """What a plan says of them."""
-SHIM: Final = "IPEXCTL_SHIM"
+HOOKS_SWITCH: Final = "IPEXCTL_HOOKS"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
 BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
@@ -84,7 +84,7 @@ def choose_share_weights(context: LaunchContext) -> Choice:
 
 def obstacle_of_hooks(context: LaunchContext, oldest: Version) -> ChoiceReason | None:
     """Why the hooks can't act in ranks. A torch of unknown version passes."""
-    if context.wanted.get(SHIM) == "off":
+    if context.wanted.get(HOOKS_SWITCH) == "off":
         return "hooks-off"
     version = torch_version(context.gathered)
     return "torch-too-old" if version is not None and version < oldest else None
@@ -154,7 +154,7 @@ def reason_text(context: LaunchContext, choice: Choice, way: str, oldest: Versio
         "other-backend": f"{way} is for gloo alone",
         "one-rank-a-host": "no host has two ranks, so none can share memory with another",
         "unequal-hosts": "the hosts have different numbers of ranks",
-        "hooks-off": f"{SHIM}=off keeps the hooks of ipexctl out of the ranks",
+        "hooks-off": f"{HOOKS_SWITCH}=off keeps the hooks of ipexctl out of the ranks",
         "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
         "torch-too-old": f"torch is {torch}, and {way} needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared uses it anyway",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
+from ipexctl.launch.launch_context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
 
 _OMNI_PATH: Final = "hfi1"

@@ -12,7 +12,7 @@ from typing import Final
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.software import minor_of
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
+from ipexctl.launch.launch_context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.launch.overrides import TUNABLES
 from ipexctl.launch.rank_rules import IPEX
 from ipexctl.node.common.fix import Fix

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ipexctl.hub.hugging_face import hf_home
-from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
+from ipexctl.launch.launch_context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Setting
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from ipexctl.facts.cpu import CpuList, format_numa_nodes
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import LaunchContext, NodeLayout
+from ipexctl.launch.launch_context import LaunchContext, NodeLayout
 from ipexctl.launch.topology import bind, default_ranks, split_ranks
 from ipexctl.text import format_count, readable
 

@@ -23,15 +23,15 @@ from ipexctl.launch import (
     comm_env,
     cpu_variables,
     hub_settings,
-    mpi,
+    mpirun,
     numa_notes,
     python_env,
     rank_distribution,
     rank_rules,
     training_memory,
 )
-from ipexctl.launch.context import LaunchContext, NodeLayout
-from ipexctl.launch.mpi import find_launcher, lone_ranks_note, started_by, title_of
+from ipexctl.launch.launch_context import LaunchContext, NodeLayout
+from ipexctl.launch.mpirun import find_launcher, lone_ranks_note, started_by, title_of
 from ipexctl.launch.other_runs import find_other_runs
 from ipexctl.launch.overrides import (
     apply_overrides,
@@ -166,7 +166,7 @@ def _add_hosts(context: LaunchContext) -> Plan:
 
 def _add_line(context: LaunchContext) -> Plan | Refusal:
     return _check_names(context) or context.plan._replace(
-        argv=mpi.launcher_argv(context), launcher_env=tuple(mpi.launcher_env(context))
+        argv=mpirun.launcher_argv(context), launcher_env=tuple(mpirun.launcher_env(context))
     )
 
 
@@ -175,7 +175,7 @@ def _add_settings(context: LaunchContext) -> Plan:
 
 
 def _add_files(context: LaunchContext) -> Plan:
-    files = (*mpi.launcher_files(context), *_own_files(context.gathered.spec.project.layout))
+    files = (*mpirun.launcher_files(context), *_own_files(context.gathered.spec.project.layout))
     return context.plan._replace(files=files)
 
 

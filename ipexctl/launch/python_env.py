@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ipexctl.launch.comm_env import over_mpi
-from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
+from ipexctl.launch.launch_context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.mpi import each_of
 from ipexctl.node.common.plan import PlannedProject, Setting
 from ipexctl.projects.dist_info import DIRECTORY

@@ -16,7 +16,7 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import LaunchContext, RankDistribution
+from ipexctl.launch.launch_context import LaunchContext, RankDistribution
 from ipexctl.launch.topology import cores_of, default_ranks, level, tasks_of
 from ipexctl.launch.training_memory import describe, ways_to_fit
 from ipexctl.node.common.asked import Asked

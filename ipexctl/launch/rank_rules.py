@@ -12,8 +12,8 @@ from typing import Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.allreduce import (
+    HOOKS_SWITCH,
     OLDEST_TORCH,
-    SHIM,
     Version,
     choose_allreduce,
     choose_share_weights,
@@ -21,7 +21,7 @@ from ipexctl.launch.allreduce import (
     obstacle_of_hooks,
     reason_text,
 )
-from ipexctl.launch.context import LaunchContext, NodeLayout
+from ipexctl.launch.launch_context import LaunchContext, NodeLayout
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.node.common.rank_options import (
@@ -175,7 +175,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 _FIXES: Final[Mapping[ChoiceReason, str]] = {
     "other-backend": "; --backend gloo",
-    "hooks-off": f"; leave {SHIM} out",
+    "hooks-off": f"; leave {HOOKS_SWITCH} out",
     "torch-too-old": Fix("; for a newer one: `ipexctl install`"),
 }
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.context import LaunchContext
+from ipexctl.launch.launch_context import LaunchContext
 from ipexctl.launch.launchers.cpu_options import is_on
 from ipexctl.launch.rank_rules import hosts_without_bf16
 from ipexctl.node.common.plan import TrainingMemory

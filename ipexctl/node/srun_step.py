@@ -29,9 +29,9 @@ from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.encrypted_socket import client_context, encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.json_records import JsonError, parse_json, parse_object
-from ipexctl.node.common.link import STEP
 from ipexctl.node.common.processes import adopt_descendants, all_processes
 from ipexctl.node.common.slurm import OF_SLURM, MungeError, verify_signed
+from ipexctl.node.common.token_proof import STEP
 
 if TYPE_CHECKING:
     import socket

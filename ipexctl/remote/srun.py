@@ -38,7 +38,6 @@ from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_records import JsonError, parse_object
-from ipexctl.node.common.link import STEP
 from ipexctl.node.common.slurm import (
     MungeError,
     ask,
@@ -50,6 +49,7 @@ from ipexctl.node.common.slurm import (
     step_argv,
     variables_of_job,
 )
+from ipexctl.node.common.token_proof import STEP
 from ipexctl.node.srun_step import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, check_size

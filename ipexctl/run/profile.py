@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.levers import Lever, measured, measured_sentence, with_speedups
+from ipexctl.node.common.lever_records import Lever, measured, measured_sentence, with_speedups
 from ipexctl.node.run.meter.rank_profile import OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import format_count

@@ -31,7 +31,7 @@ _THREAD: Final = re.compile(
 _FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = re.compile(r"^.*/lib/python3\.\d+t?/")
-_HOOKS: Final = re.compile(r"^.*/shim/ipexctl_(?:shim\.py$|inrank/)")
+_HOOKS: Final = re.compile(r"^.*/hooks/ipexctl_(?:hooks\.py$|inrank/)")
 """Files of the agent that appear in a rank's stack: between DDP and the script, and below a backward pass."""
 _PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
 

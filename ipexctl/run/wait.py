@@ -18,7 +18,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import Session
-from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate
+from ipexctl.run.follow_run import Follower, LineChoice, NotReachedAgain, RunUpdate
 from ipexctl.run.ps import KnownRun
 
 ASK_AGAIN_SECONDS: Final = 10.0

@@ -25,7 +25,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, install_command
 from ipexctl.projects.declaration import PYPROJECT
-from ipexctl.projects.indexes import find_indexes
+from ipexctl.projects.declared_indexes import find_indexes
 from ipexctl.projects.ipex_use import find_ipex_use
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.requirement_files import UV_LOCK
@@ -44,7 +44,7 @@ from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
-    from ipexctl.stack.lock.project_files import BackendList
+    from ipexctl.stack.lock.project_packages import BackendList
 
 _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
 """Operators that limit how high a version may be."""
@@ -214,7 +214,7 @@ def install_request(
     request = replace(request, needed=needed, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
-    from ipexctl.stack.lock.project_files import ProjectScope, split_extras
+    from ipexctl.stack.lock.project_packages import ProjectScope, split_extras
     from ipexctl.stack.lock.requirements import (  # slow to import
         read_package_request,
         sources_of,

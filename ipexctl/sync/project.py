@@ -18,7 +18,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
-from ipexctl.files.manifest import Manifest, unpack_manifest
+from ipexctl.files.sent_manifest import Manifest, unpack_manifest
 from ipexctl.found_files import cache_directory
 from ipexctl.node.common.files import (
     encode_name,

@@ -34,7 +34,7 @@ from ipexctl.sync.project import Project, read_sent_manifest, remember
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
     from ipexctl.facts.facts import Facts
     from ipexctl.files.file_transfer import FileTransfer
-    from ipexctl.files.manifest import Manifest
+    from ipexctl.files.sent_manifest import Manifest
 
 
 class SyncPlan(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import composed_name
-from ipexctl.files.manifest import leads_out
+from ipexctl.files.sent_manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.manifest import EntryKind
 from ipexctl.projects.root import path_problem, real_path

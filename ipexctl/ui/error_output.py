@@ -16,7 +16,7 @@ from ipexctl.errors import FileError, Interrupted, IpexctlError, OutputError, Us
 from ipexctl.found_files import state_directory
 from ipexctl.node.common.files import make_private_directory
 from ipexctl.option_declaration import without_call
-from ipexctl.ui.messages import print_message, print_user_error, print_with_fix
+from ipexctl.ui.message_output import print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import print_json
 
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from ipexctl.facts.cpu import Cpu
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.mpi import started_by, title_of
+from ipexctl.launch.mpirun import started_by, title_of
 from ipexctl.launch.training_memory import describe
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.node.common.rank_options import AUTOCAST, RANK_OPTIONS
-from ipexctl.run.start.request import StartFailure
+from ipexctl.run.start.start_request import StartFailure
 from ipexctl.text import format_count, printable, readable, short_list, short_numbers
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines, short_cpu
-from ipexctl.ui.messages import paint, wants_color, wrap_fix, wrap_text
+from ipexctl.ui.message_output import paint, wants_color, wrap_fix, wrap_text
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode, format_numa_nodes
 from ipexctl.launch.topology import cores_of
 from ipexctl.text import short_numbers
-from ipexctl.ui.messages import wrap_text
+from ipexctl.ui.message_output import wrap_text
 
 _RANK_SIGNS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MEANINGS: Final = {

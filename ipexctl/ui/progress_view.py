@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, ProgressEvent, StepStarted, StepTimed
 from ipexctl.text import printable, readable, safe_lines
-from ipexctl.ui.messages import are_colors_off, notice_text, print_message
+from ipexctl.ui.message_output import are_colors_off, notice_text, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID

@@ -12,7 +12,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.json_records import encode
 from ipexctl.remote.outcome import HostResult, HostStatus, Report
 from ipexctl.ui.merged_failures import merge_failures
-from ipexctl.ui.messages import paint, print_with_fix, wants_color
+from ipexctl.ui.message_output import paint, print_with_fix, wants_color
 from ipexctl.ui.safe_output import print_document
 from ipexctl.ui.text_table import print_sentence
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.node.common.frames import last_state
 from ipexctl.text import AS_ASCII, is_ascii_locale, neutralise, printable, safe_lines
-from ipexctl.ui.messages import paint, wants_color
+from ipexctl.ui.message_output import paint, wants_color
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import StreamName

@@ -17,7 +17,7 @@ from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks, name_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup
 from ipexctl.text import format_clock, format_count
-from ipexctl.ui.messages import paint, print_message, wants_color, wrap_text
+from ipexctl.ui.message_output import paint, print_message, wants_color, wrap_text
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 

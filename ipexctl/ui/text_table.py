@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable, safe_lines
-from ipexctl.ui.messages import paint, wants_color, wrap_lines, wrap_text
+from ipexctl.ui.message_output import paint, wants_color, wrap_lines, wrap_text
 from ipexctl.ui.safe_output import print_document
 
 _GAP: Final = "  "

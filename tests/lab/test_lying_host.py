@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 SEED = int(os.environ.get("IPEXCTL_TESTS_SEED", "1"))
 MOST_SECONDS = 45.0
 FOLLOWS = {"logs", "logs-times", "logs-failed", "attach", "run"}
-FOLLOW = "from ipexctl.run import follow; follow.NODE0_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
+FOLLOW = "from ipexctl.run import follow_run; follow_run.NODE0_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
 """They wait for a frame for 6 seconds here instead of 30, and connect again for RECONNECT."""
 RECONNECT = ("--reconnect", "12")
 LIMITS = ("--timeout", "6", "--connect-timeout", "5")

@@ -72,7 +72,7 @@ def started(project: Cluster, *words: str, **more: object) -> list[dict[str, obj
         (("tiny-train", "--lr", "1 2"), ["tiny-train", "--lr", "1 2"]),
         (("scripts/start.py",), ["scripts/start.py"]),
         (("-x", "PYTHONPATH=other", "--launcher", "direct", "tiny-train"), ["tiny-train"]),
-        (("-x", "IPEXCTL_SHIM=off", "tiny-train"), ["tiny-train"]),
+        (("-x", "IPEXCTL_HOOKS=off", "tiny-train"), ["tiny-train"]),
     ],
 )
 def test_each_rank_imports_the_projects_own_package(project: Cluster, words: tuple[str, ...], argv: list[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 import wire_recorder
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.node.common.link import (
+from ipexctl.node.common.token_proof import (
     CHECKPOINT_EXCHANGE,
     CHECKPOINT_FILES,
     FILES,

@@ -224,7 +224,7 @@ class Run:
 
 
 def set_limits(agent: Path, limits: Mapping[str, float]) -> None:
-    name = "ipexctl/node/common/limits.py"
+    name = "ipexctl/node/common/node_limits.py"
     with zipfile.ZipFile(agent) as source:
         texts = {each: source.read(each) for each in source.namelist()}
     texts[name] += "".join(f"{limit} = {value}\n" for limit, value in limits.items()).encode()

@@ -24,7 +24,7 @@ from run_helpers import STAND_IN, Run
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
+from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.checkpoint_report import HostCopies
 from ipexctl.node.files.manifest import ManifestEntry

@@ -78,7 +78,7 @@ def test_the_process_that_steps_is_asked_and_its_answer_returns(make: Callable[.
 
 def test_a_run_of_an_older_version_can_not_be_asked(make: Callable[..., Run]) -> None:
     run = running(make(SLEEP_FOREVER))
-    shutil.rmtree(run.rundir / "shim" / "ipexctl_inrank")
+    shutil.rmtree(run.rundir / "hooks" / "ipexctl_inrank")
     with pytest.raises(HostError, match="older ipexctl"):
         ask(run)
 

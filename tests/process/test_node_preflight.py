@@ -22,7 +22,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.start.path_checks import CheckedPaths, check_paths
-from ipexctl.run.start.request import StartError
+from ipexctl.run.start.start_request import StartError
 from plan_helpers import spec_of
 from tls_helpers import serving
 

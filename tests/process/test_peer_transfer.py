@@ -16,7 +16,7 @@ from node_store_helpers import END, content_of, file_of, frame, receive, run, st
 
 from agent_helpers import all_pythons
 from ipexctl.node.common.frames import FrameReader, decode_json, encode_json
-from ipexctl.node.common.link import FILES, ClientHandshake
+from ipexctl.node.common.token_proof import FILES, ClientHandshake
 
 ONE, TWO = os.urandom(3_000_001), b"the second"
 TOKEN = "0123456789abcdef" * 4

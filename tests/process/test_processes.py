@@ -21,8 +21,8 @@ from ipexctl.node.common.plan import RankPlan
 from ipexctl.node.common.processes import Delays, ProcessIdentity, is_caught, own_identity, read_stat
 from ipexctl.node.env.child import Child, watch
 from ipexctl.node.run import slow_rank
-from ipexctl.node.run.rank import processes
-from ipexctl.node.run.rank.processes import OpenmpFiles, bind_as_planned, signal_handlers
+from ipexctl.node.run.rank import rank_processes as processes
+from ipexctl.node.run.rank.rank_processes import OpenmpFiles, bind_as_planned, signal_handlers
 from ipexctl.node.run.slow_rank import inspect_suspect
 from message_data import missing
 
@@ -112,7 +112,9 @@ def test_signal_goes_to_the_nearest_processes_that_handle_it() -> None:
 
 @pytest.mark.core
 def test_descendants_are_searched_only_if_the_guard_has_siblings() -> None:
-    code = "import os, subprocess, sys\nfrom ipexctl.node.run.rank import processes\nguard = processes.Guard()\n"
+    code = (
+        "import os, subprocess, sys\nfrom ipexctl.node.run.rank import rank_processes\nguard = rank_processes.Guard()\n"
+    )
     code += "print(processes.has_children(guard.pid))\n"
     code += "orphan = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)\n"
     code += "pid = int(orphan.stdout.readline())\norphan.wait()\nprint(processes.has_children(guard.pid))\n"

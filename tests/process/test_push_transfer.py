@@ -11,7 +11,7 @@ import pytest
 from sync_helpers import LOCAL_HOST, LocalConnector
 
 from ipexctl.files.file_transfer import FileTransfer
-from ipexctl.files.push import Push, PushOptions, PushReport
+from ipexctl.files.push_files import Push, PushOptions, PushReport
 from ipexctl.files.push_source import PushSource, read_source
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import OpenHosts, SessionPool

@@ -19,7 +19,7 @@ import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.rank.processes import read_wait_channel
+from ipexctl.node.run.rank.rank_processes import read_wait_channel
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.stack_dump import read_faulthandler
 from ipexctl.run.start.begin import HOOKS, in_rank_files
@@ -72,7 +72,7 @@ def shim(tmp_path: Path) -> Iterator[HookDirectory]:
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     os.set_inheritable(writer, True)
-    yield HookDirectory(tmp_path / "shim", reader, writer)
+    yield HookDirectory(tmp_path / "hooks", reader, writer)
     os.close(reader)
     os.close(writer)
 
@@ -423,4 +423,4 @@ def test_a_traceback_has_no_frames_of_the_hooks_but_the_one_that_raised(
     ran = shim.run(python, code, PYTHONPATH=path, IPEXCTL_FP32_MATH="bf16")
     assert re.findall(r'torch.py", line (\d)', ran.stderr) == ["3", "2"]
     assert ("ipexctl" in ran.stderr, ran.stderr.splitlines()[-1]) == (False, "ValueError")
-    assert 'ipexctl_shim.py", line' in shim.run(python, "import sys\nsys.exit(1, 2)").stderr
+    assert 'ipexctl_hooks.py", line' in shim.run(python, "import sys\nsys.exit(1, 2)").stderr

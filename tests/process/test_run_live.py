@@ -18,7 +18,7 @@ from terminals import TerminalProgram
 
 PROGRAM = """
 import signal, sys, threading, time
-from ipexctl.run.follow import RunEnded
+from ipexctl.run.follow_run import RunEnded
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.remote.outcome import Notice

@@ -25,7 +25,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.why.diagnosis import Diagnosis
-from ipexctl.run.why.run_snapshot import PrintedNumber, RunSnapshot, read_snapshot
+from ipexctl.run.why.read_snapshot import PrintedNumber, RunSnapshot, read_snapshot
 from ipexctl.run.why.why import cause_from_copy, why
 from message_data import missing
 from record_helpers import run_record

@@ -111,8 +111,8 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     assert run.start().wait()["state"] == "ok"
     modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("checkpoint.pt", "outputs")}
     assert modes == {"checkpoint.pt": 0o644, "outputs": 0o755}
-    uploaded = {"agent.zip", "sitecustomize.py", "ipexctl_shim.py"}  # by the test, with its own umask
-    made = [path for path in run.rundir.rglob("*") if path.name not in uploaded and "shim/" not in str(path)]
+    uploaded = {"agent.zip", "sitecustomize.py", "ipexctl_hooks.py"}  # by the test, with its own umask
+    made = [path for path in run.rundir.rglob("*") if path.name not in uploaded and "hooks/" not in str(path)]
     assert {"hosts", "machine", "supervise.log", "events.jsonl", "0000.out"} <= {path.name for path in made}
     assert {path.name: oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077} == {}
 

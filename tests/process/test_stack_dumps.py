@@ -94,12 +94,12 @@ def test_slow_exit_is_not_stuck(make: Callable[..., Run]) -> None:
 
 def test_hooks_can_be_disabled(make: Callable[..., Run]) -> None:
     look = "import os\nprint(os.environ.get('PYTHONPATH'), 'IPEXCTL_NOTES' in os.environ)"
-    run = make(look, 1, variables={"IPEXCTL_SHIM": "off", "PYTHONPATH": "/mine"}).start()
+    run = make(look, 1, variables={"IPEXCTL_HOOKS": "off", "PYTHONPATH": "/mine"}).start()
     run.wait()
     assert run.output() == b"/mine False\n"
     run = make(look, 1, variables={"PYTHONPATH": "/mine"}).start()
     run.wait()
-    assert run.output() == f"{run.rundir}/shim:/mine True\n".encode()
+    assert run.output() == f"{run.rundir}/hooks:/mine True\n".encode()
 
 
 def ask(run: Run, ranks: list[int] | None = None) -> Dump | RunStatus:

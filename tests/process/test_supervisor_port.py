@@ -16,7 +16,7 @@ import pytest
 from run_helpers import SLEEP_FOREVER, Run
 
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
-from ipexctl.node.common.link import RANKS, ClientHandshake
+from ipexctl.node.common.token_proof import RANKS, ClientHandshake
 from strangers import UnauthenticatedClients
 
 pytest_plugins = ["run_fixtures"]

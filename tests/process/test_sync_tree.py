@@ -373,7 +373,7 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
 def test_silent_connection_does_not_keep_the_tree_locked(place: Place) -> None:
     """A lost connection may stay open on the host for hours."""
     packed = gzip.compress(b"[]")
-    first = "from ipexctl.node.common import limits\nlimits.UPLOAD_SILENCE = 1"
+    first = "from ipexctl.node.common import node_limits as limits\nlimits.UPLOAD_SILENCE = 1"
     argv = agent_argv(sys.executable, "files.tree_upload", "", first)
     children = []
     try:

@@ -35,7 +35,7 @@ from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.run.hosts_now import hosts_now
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 from ipexctl.stack.catalog import known_rows
 from ipexctl.ui.launch_plan import plan_lines
 from ipexctl.ui.run.frame import Frame

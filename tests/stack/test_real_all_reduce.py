@@ -81,9 +81,9 @@ def on_one_host(
     packed = io.BytesIO()
     run, package = (Path(inrank.__file__).parents[depth] for depth in (1, 0))
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(run / "node/run/rank/sitecustomize.py", "shim/sitecustomize.py")
-        archive.add(run / "node/run/rank/rank_hooks.py", "shim/ipexctl_shim.py")
-        archive.add(package, "shim/ipexctl_inrank")
+        archive.add(run / "node/run/rank/sitecustomize.py", "hooks/sitecustomize.py")
+        archive.add(run / "node/run/rank/rank_hooks.py", "hooks/ipexctl_hooks.py")
+        archive.add(package, "hooks/ipexctl_inrank")
         for path in (cases, add) if add else (cases,):
             archive.add(path, path.name)
     host, unpack = (

@@ -30,7 +30,7 @@ from ipexctl.option_declaration import (
     declarations_of,
     option_text,
 )
-from ipexctl.run.start.request import read_exports
+from ipexctl.run.start.start_request import read_exports
 from measures import defaults_in, defaults_of_options, modules
 from plan_helpers import changed, spec_of
 

@@ -57,7 +57,7 @@ def test_durations_are_formatted(seconds: float, said: str) -> None:
     assert rough_duration(seconds) == said
 
 
-FILES = (ROOT / "ipexctl/limits.py", ROOT / "ipexctl/node/common/limits.py")
+FILES = (ROOT / "ipexctl/limits.py", ROOT / "ipexctl/node/common/node_limits.py")
 SHOWN_AS = {"DEAD_AFTER": 45.0}
 """The figure of a limit on the page, if another: half of it later, a lost packet is noticed."""
 

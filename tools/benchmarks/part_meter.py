@@ -75,7 +75,7 @@ def _shim(directory: Path) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(SOURCE / "inrank", directory / "ipexctl_inrank", ignore=ignored)
         shutil.copy(SOURCE / "node/run/rank/sitecustomize.py", directory)
-        shutil.copy(SOURCE / "node/run/rank/rank_hooks.py", directory / "ipexctl_shim.py")
+        shutil.copy(SOURCE / "node/run/rank/rank_hooks.py", directory / "ipexctl_hooks.py")
     return directory
 
 

@@ -28,7 +28,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import format_count
-from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.message_output import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import print_lines, show_table
 

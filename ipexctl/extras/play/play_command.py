@@ -35,7 +35,7 @@ from ipexctl.extras.play.variables import Options, PlayContext, read_vars_dirs
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.json_records import parse_json
 from ipexctl.text import expand_tilde
-from ipexctl.ui.messages import print_with_fix
+from ipexctl.ui.message_output import print_with_fix
 
 
 def _playbooks() -> list[str]:

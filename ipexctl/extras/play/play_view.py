@@ -18,7 +18,7 @@ from ipexctl.extras.play.variables import Options
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import Notice
 from ipexctl.text import format_count
-from ipexctl.ui.messages import ask, excerpt, notice_text, paint, print_message, wants_color
+from ipexctl.ui.message_output import ask, excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.safe_output import PrefixedLines
 from ipexctl.ui.text_table import print_lines

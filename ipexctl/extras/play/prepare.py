@@ -95,7 +95,7 @@ def check_projects(ready: PreparedPlay, cwd: Path) -> list[FileError]:
 
 
 def _project_error(task: Task, cwd: Path) -> FileError | None:
-    from ipexctl.run.start.project import project_fix
+    from ipexctl.run.start.start_project import project_fix
 
     def known(name: str) -> Any:
         value = task.args[name].value if name in task.args else None

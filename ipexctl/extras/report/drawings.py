@@ -26,7 +26,7 @@ from ipexctl.extras.report.markup import (
 )
 from ipexctl.extras.report.measurements import HostCurves, PhaseKind, RankGrid, RankRow, RunPhase
 from ipexctl.extras.report.page import TimeCurve
-from ipexctl.run.why.run_snapshot import PrintedNumber
+from ipexctl.run.why.read_snapshot import PrintedNumber
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
 PLOT: Final = RIGHT - LEFT

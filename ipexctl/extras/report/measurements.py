@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from ipexctl.node.common.records import Failure, Throughput, as_number
 from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import HostWindows, RankWindows
-from ipexctl.run.why.run_snapshot import PrintedNumber, RunSnapshot
+from ipexctl.run.why.read_snapshot import PrintedNumber, RunSnapshot
 from ipexctl.run.why.timeline import RARE_STEPS
 
 MAX_COLUMNS: Final = 400

@@ -28,7 +28,7 @@ from ipexctl.extras.report.measurements import (
 )
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.mpi import title_of
+from ipexctl.launch.mpirun import title_of
 from ipexctl.launch.other_runs import by_text
 from ipexctl.limits import DUMP_FRESH
 from ipexctl.node.common.plan import Plan, Setting
@@ -37,7 +37,7 @@ from ipexctl.run.profile import RunProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis
-from ipexctl.run.why.run_snapshot import PrintedNumber, RunSnapshot
+from ipexctl.run.why.read_snapshot import PrintedNumber, RunSnapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import differing_words, format_clock, format_count
 

@@ -31,11 +31,11 @@ from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session import Session
 from ipexctl.run.why.diagnosis import Diagnosis
-from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.read_snapshot import RunSnapshot
 from ipexctl.run.why.why import why
 from ipexctl.run.windows import RunWindows
 from ipexctl.text import format_clock, format_count
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 from ipexctl.ui.text_table import print_lines
 
 

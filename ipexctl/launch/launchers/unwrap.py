@@ -23,7 +23,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
 from ipexctl.launch.launchers.launcher_options import ACCELERATE, LAUNCHERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, is_shell, split_variables
-from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
+from ipexctl.launch.launchers.line_options import SHELL, PastedLine, TakenValue, read_line
 from ipexctl.launch.launchers.recipe import MAKEFILES, recipe_of, runs_recipes
 from ipexctl.launch.launchers.shell_script import (
     OWN_BACKGROUND,

@@ -16,7 +16,8 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.json_records import parse_json
-from ipexctl.node.common.link import (
+from ipexctl.node.common.listener import Listener
+from ipexctl.node.common.token_proof import (
     MAX_FRAME,
     ClientHandshake,
     ConnectionBroken,
@@ -25,7 +26,6 @@ from ipexctl.node.common.link import (
     ServerHandshake,
     ready,
 )
-from ipexctl.node.common.listener import Listener
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

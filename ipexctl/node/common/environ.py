@@ -15,7 +15,7 @@ import subprocess
 from typing import TYPE_CHECKING, Collection, Mapping, NamedTuple
 
 from ipexctl.node.common.clock import stretched
-from ipexctl.node.common.limits import SETUP_FILE
+from ipexctl.node.common.node_limits import SETUP_FILE
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import Variables

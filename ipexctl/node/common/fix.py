@@ -1,5 +1,5 @@
 """What to type next: text whose commands are data. Each command is quoted here, gets the options of the call that it
-follows in `option_declaration.py: CallOptions`, and stays on one line in `ui/messages.py: wrap_fix`.
+follows in `option_declaration.py: CallOptions`, and stays on one line in `ui/message_output.py: wrap_fix`.
 
 Backticks enclose a command and vanish; two in a row are a backtick. With fields, the text is a template: `{field}` is
 one word of a command whatever its value contains, and `{*field}` any number of words; `{*argv}` are the words of a

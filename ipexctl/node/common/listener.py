@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common.frames import FrameError, decode_json, encode_json
-from ipexctl.node.common.link import ConnectionBroken, HandshakeError, Link, Pollable, ServerHandshake
+from ipexctl.node.common.token_proof import ConnectionBroken, HandshakeError, Link, Pollable, ServerHandshake
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

@@ -12,7 +12,7 @@ import subprocess
 from typing import Mapping, Sequence
 
 from ipexctl.node.common.job_words import PREEMPTED, REQUEUED, describe_run_end
-from ipexctl.node.common.limits import QUEUE_ANSWER
+from ipexctl.node.common.node_limits import QUEUE_ANSWER
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
 _NOT_OF_JOB = ("SLURM_STEP", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SRUN_")

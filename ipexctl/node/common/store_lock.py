@@ -12,7 +12,7 @@ import time
 from typing import Callable, Iterator
 
 from ipexctl.node.common.clock import Stopwatch
-from ipexctl.node.common.limits import LOCK_HOLDER_SILENCE
+from ipexctl.node.common.node_limits import LOCK_HOLDER_SILENCE
 from ipexctl.node.common.processes import ProcessIdentity, own_identity, pid_scope
 
 BEAT_INTERVAL = 3.0

@@ -29,7 +29,7 @@ from ipexctl.node.common.home_entries import (
     own_entries,
 )
 from ipexctl.node.common.json_records import decode_valid
-from ipexctl.node.common.limits import ENV_SIZES
+from ipexctl.node.common.node_limits import ENV_SIZES
 from ipexctl.node.common.owners import RemovalRequest, find_foreign, name_owners, read_owner
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive

@@ -26,7 +26,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain
-from ipexctl.node.common.limits import DOWNLOAD_SILENCE
+from ipexctl.node.common.node_limits import DOWNLOAD_SILENCE
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import CompileReply, LocalWheel

@@ -33,8 +33,8 @@ from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, re
 from ipexctl.node.common.files import explain_full_disk, free_space, make_private_directory
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import parse_json
-from ipexctl.node.common.limits import CHECKPOINT_STEP, LONGEST_READ, SIGN_OF_LIFE
-from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
+from ipexctl.node.common.node_limits import CHECKPOINT_STEP, LONGEST_READ, SIGN_OF_LIFE
+from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.checkpoint_report import check_name, read_copies, read_known

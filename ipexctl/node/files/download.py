@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final
-from ipexctl.node.common.limits import DOWNLOAD_SILENCE
+from ipexctl.node.common.node_limits import DOWNLOAD_SILENCE
 from ipexctl.node.common.urls import strip_login
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.node.files.file_stream import CHUNK, offset_of

@@ -35,7 +35,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, parse_object
-from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
+from ipexctl.node.common.node_limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import MOST_TOGETHER, SEND_CHUNK, WantedFile
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 from ipexctl.node.run.record.file_owner import FileOwner

@@ -20,8 +20,8 @@ from ipexctl.node.common.authenticated_socket import (
     send_line,
 )
 from ipexctl.node.common.clock import Stopwatch
-from ipexctl.node.common.limits import PEER_SILENCE
-from ipexctl.node.common.link import FILES
+from ipexctl.node.common.node_limits import PEER_SILENCE
+from ipexctl.node.common.token_proof import FILES
 from ipexctl.node.files import store
 from ipexctl.node.files.file_stream import WantedFile
 

@@ -30,8 +30,8 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.guarded_directory import open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, make_home
-from ipexctl.node.common.limits import LOCK_WAIT
 from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of
+from ipexctl.node.common.node_limits import LOCK_WAIT
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.files.call_replies import Generation, TreesReply

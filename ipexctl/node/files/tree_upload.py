@@ -29,7 +29,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import STATE_DIRECTORY, home_of
 from ipexctl.node.common.json_records import encode, parse_object
-from ipexctl.node.common.limits import UPLOAD_SILENCE
+from ipexctl.node.common.node_limits import UPLOAD_SILENCE
 from ipexctl.node.files.call_replies import PutReply, TreeChanges
 from ipexctl.node.files.compare import compare
 from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries

@@ -21,7 +21,7 @@ from ipexctl.node.common.home import home_of
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
 from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.common.limits import HUB_ANSWER
+from ipexctl.node.common.node_limits import HUB_ANSWER
 from ipexctl.node.hub.model_size import TensorKind, find_tensors
 
 

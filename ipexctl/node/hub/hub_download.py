@@ -26,8 +26,8 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, check_name
 from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
-from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import end_with_parent
+from ipexctl.node.common.token_proof import ready
 from ipexctl.node.files import push
 from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
 from ipexctl.node.files.file_stream import check_hash

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Callable, TypedDict
 
 from ipexctl.node.common.answer import Action, Json, answer, emit
 from ipexctl.node.common.authenticated_socket import AuthenticatingServer, connect
-from ipexctl.node.common.link import LINK_SPEED
 from ipexctl.node.common.processes import read_text
+from ipexctl.node.common.token_proof import LINK_SPEED
 from ipexctl.node.network.imports import extend_search_path
 from ipexctl.node.network.ports import parse_order
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Iterable, NoReturn
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk, Note, last_state
-from ipexctl.node.common.limits import GREP_SEARCH
+from ipexctl.node.common.node_limits import GREP_SEARCH
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import OutputPart

@@ -30,8 +30,8 @@ from ipexctl.node.common.home_entries import (
     list_names,
     release_trees,
 )
-from ipexctl.node.common.limits import LOCK_WAIT
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
+from ipexctl.node.common.node_limits import LOCK_WAIT
 from ipexctl.node.common.owners import RemovalRequest, find_foreign
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import boot_id, command_lines

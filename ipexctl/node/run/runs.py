@@ -147,7 +147,7 @@ def dump(request: RanksRequest) -> Json:
 
 def profile(request: RanksRequest) -> Json:
     """Have the next steps of all ranks profiled. `ranks` says why a rank has no profile; None if the run is over."""
-    if not os.path.exists(os.path.join(rundir_of(request), "shim", "ipexctl_inrank", "profiler.py")):
+    if not os.path.exists(os.path.join(rundir_of(request), "hooks", "ipexctl_inrank", "profiler.py")):
         raise AgentError("the run was started by an older ipexctl, which can't profile")
     answered, status = ask(request, "profile")
     return {"status": status, "ranks": answered.get("ranks")}

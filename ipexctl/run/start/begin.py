@@ -38,13 +38,13 @@ from ipexctl.remote.node_call import agent_zip, call_line, explain_stderr, scrip
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue, capture
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.starters import begin_starter, unpack_line
 from ipexctl.run.stop import stop
 
-HOOKS: Final = {"shim/sitecustomize.py": "run.rank.sitecustomize", "shim/ipexctl_shim.py": "run.rank.rank_hooks"}
+HOOKS: Final = {"hooks/sitecustomize.py": "run.rank.sitecustomize", "hooks/ipexctl_hooks.py": "run.rank.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
-IN_RANK: Final = "shim/ipexctl_inrank"
+IN_RANK: Final = "hooks/ipexctl_inrank"
 """Where the hooks find the package `inrank/`, which they import under this name."""
 _IN_RANK_SOURCE: Final = Path(__file__).parents[2] / "inrank"
 
@@ -246,7 +246,7 @@ def unpack_script(plan: Plan, retention: RetentionLimits | None = None, source: 
     # No program is started where another account can change it, and no run is made among files of others.
     script = use_home_or_fail(plan.home, "runs")
     # In a subshell: the supervisor, and with it node0's ranks, keep the umask of the login.
-    directories = ("shim", IN_RANK) if _needs_in_rank(plan) else ("shim",)
+    directories = ("hooks", IN_RANK) if _needs_in_rank(plan) else ("hooks",)
     caches = " ".join(f"{rundir}/{directory}/__pycache__" for directory in directories)
     script += f"(umask 077; mkdir -p {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
     # Retention on another host with this home, which does not see these ranks, reads `machine`.

@@ -32,7 +32,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 
 _OPEN_PORTS: Final = Fix(
     "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "

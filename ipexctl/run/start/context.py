@@ -35,7 +35,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
 from ipexctl.run.start.connection_checks import read_earlier_check
 from ipexctl.run.start.path_checks import check_paths
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.stack.catalog import TORCH, StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest

@@ -35,7 +35,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import CommandEnd, OutputCollector, Session, StdinQueue, capture
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.text import rough_duration
 
 POLL: Final = 3.0

@@ -36,7 +36,6 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
 from ipexctl.run.start.pipeline import RunStart
-from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import (
     check_imports,
     describe_imports,
@@ -47,6 +46,7 @@ from ipexctl.run.start.script_imports import (
     with_environment,
 )
 from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.env.record import records_of

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ipexctl.facts.software import Mpi, parse_mpi
-from ipexctl.files.manifest import Manifest
+from ipexctl.files.sent_manifest import Manifest
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
@@ -33,7 +33,7 @@ from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")

@@ -51,8 +51,6 @@ from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, likely_nodes
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
-from ipexctl.run.start.project import files_in_other_generations, find_commit
-from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan
 from ipexctl.run.start.script_imports import (
     check_own_modules,
     check_script,
@@ -73,6 +71,8 @@ from ipexctl.run.start.start_notes import (
     script_notes,
     shell_note,
 )
+from ipexctl.run.start.start_project import files_in_other_generations, find_commit
+from ipexctl.run.start.start_request import StartError, StartFailure, check_pool_plan
 from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
 from ipexctl.run.unsent import unsent_note

@@ -31,7 +31,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.start.exclusive import inspect_hosts
-from ipexctl.run.start.request import StartError, StartFailure, refuse_bad_rank_counts
+from ipexctl.run.start.start_request import StartError, StartFailure, refuse_bad_rank_counts
 from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)

@@ -32,7 +32,7 @@ from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
 from ipexctl.projects.declaration import SETUP_PY
-from ipexctl.projects.indexes import index_for
+from ipexctl.projects.declared_indexes import index_for
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
 from ipexctl.projects.modules import (
     MOST_IMPORTS,
@@ -58,8 +58,8 @@ from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, uses_trainer
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.unsent import named_files
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.lock.wheel_indexes import TORCH_CPU

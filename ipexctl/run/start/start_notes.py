@@ -39,7 +39,7 @@ from ipexctl.projects.script_file import ResumeFlag, ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""

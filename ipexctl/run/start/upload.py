@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.files.manifest import Manifest
+from ipexctl.files.sent_manifest import Manifest
 from ipexctl.homes.pending import abandoned_runs, runs_directory
 from ipexctl.hosts.host import quote
 from ipexctl.hosts.nodeset import fold
@@ -26,8 +26,8 @@ from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import walk_to
 from ipexctl.run.start.begin import clean_up
-from ipexctl.run.start.project import describe_project
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_project import describe_project
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.sync.ignore import is_credential, pattern_for
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.path_notes import PathNotes

@@ -40,7 +40,7 @@ from ipexctl.run.why.rank_reports import (
     find_unequal_data,
     find_world_sizes,
 )
-from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.read_snapshot import RunSnapshot
 from ipexctl.text import format_count
 
 _MAX_RANKS: Final = 16

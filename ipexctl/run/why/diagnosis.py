@@ -41,7 +41,7 @@ from ipexctl.run.why.cause import (
     find_hang,
     is_quiet,
 )
-from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.read_snapshot import RunSnapshot
 from ipexctl.text import format_clock, format_count, rough_duration
 
 LINES: Final = 30

@@ -12,7 +12,7 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from ipexctl.node.common.levers import Lever
+from ipexctl.node.common.lever_records import Lever
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import NetworkCost
 from ipexctl.node.run.meter.rates import RankRates, Waiting

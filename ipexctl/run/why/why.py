@@ -24,7 +24,7 @@ from ipexctl.known_errors.match import Cause, FailureContext
 from ipexctl.limits import DUMP_FRESH, PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
-from ipexctl.node.common.levers import measured
+from ipexctl.node.common.lever_records import measured
 from ipexctl.node.common.rank_options import ALLREDUCE
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.meter.rates import waiting_of
@@ -42,7 +42,7 @@ from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stack_dump import Dump, DumpReceiver, ProfileAnswer, dump
 from ipexctl.run.unsent import line_that_sends, project_file
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
-from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
+from ipexctl.run.why.read_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.run.why.slow_verdict import RunSetup, SlowFinding, SlowVerdict, find_slow_ranks, needs_snapshot
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.text import format_clock

@@ -30,9 +30,9 @@ from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.mpi import INTEL, MPIS
 from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT
-from ipexctl.projects.indexes import IndexBinding, check_url, is_of_pytorch
+from ipexctl.projects.declared_indexes import IndexBinding, check_url, is_of_pytorch
 from ipexctl.projects.requirement_files import GPU_ONLY, UV_LOCK
-from ipexctl.stack.lock.project_files import (
+from ipexctl.stack.lock.project_packages import (
     HASH,
     LOCAL,
     NO_PROJECT,

@@ -33,7 +33,7 @@ from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.env.project_list import BackendListRequest
 from ipexctl.node.files.call_requests import StoreFile
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.projects.indexes import IndexBinding
+from ipexctl.projects.declared_indexes import IndexBinding
 from ipexctl.projects.requirement_files import digest_of_list
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
@@ -43,7 +43,7 @@ from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, project_of
 from ipexctl.stack.env.record import SCHEMA, env_directory
 from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
 from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
-from ipexctl.stack.lock.project_files import BackendList
+from ipexctl.stack.lock.project_packages import BackendList
 from ipexctl.stack.lock.requirements import PackageRequest, contradiction, read_answer, without_torch
 from ipexctl.stack.lock.wheel_indexes import (
     CONTROL_MACHINE,

@@ -37,7 +37,7 @@ from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWhee
 from ipexctl.node.env.indexes import SizesRequest
 from ipexctl.node.env.lock import CompileRequest, ProjectSource
 from ipexctl.node.env.unpacked import LockedWheel
-from ipexctl.projects.indexes import IndexBinding
+from ipexctl.projects.declared_indexes import IndexBinding
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.outcome import HostError

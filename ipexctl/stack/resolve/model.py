@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ipexctl.node.env.env_replies import AvailableWheel
-from ipexctl.projects.indexes import IndexBinding, ProjectIndexes
+from ipexctl.projects.declared_indexes import IndexBinding, ProjectIndexes
 from ipexctl.stack.catalog import StackSpec
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
-from ipexctl.node.common.levers import Lever, measured, measured_sentence
+from ipexctl.node.common.lever_records import Lever, measured, measured_sentence
 from ipexctl.node.common.records import (
     NetworkCost,
     RankStatus,

@@ -19,9 +19,9 @@ from ipexctl.node.common.records import Failure, RunStatus, State, Throughput, T
 from ipexctl.node.run.record.run_document import CallDocument, RankDocument, RunDocument, document_of_run, rank_document
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunUpdate
+from ipexctl.run.follow_run import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, write_to_terminal
+from ipexctl.ui.message_output import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.plain import ShownNotes
 from ipexctl.ui.safe_output import Pipe, PrefixedLines, print_document

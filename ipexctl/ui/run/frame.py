@@ -32,7 +32,7 @@ from ipexctl.ui.run.end_of_run import (
     throughput_forms,
     unheard_text,
 )
-from ipexctl.ui.run.figures import sparkline
+from ipexctl.ui.run.figure_texts import sparkline
 from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest
 
 _STATE_STYLE: Final = {

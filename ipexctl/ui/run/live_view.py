@@ -23,10 +23,10 @@ from rich.segment import Segment, Segments
 
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RunStatus
-from ipexctl.run.follow import RunUpdate
+from ipexctl.run.follow_run import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import AS_ASCII
-from ipexctl.ui.messages import are_colors_off, fit_lines, print_message
+from ipexctl.ui.message_output import are_colors_off, fit_lines, print_message
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.state import Controls, RunState, read_keys

@@ -18,9 +18,9 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.record.output_notes import note_sentence
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunEnded, RunUpdate
+from ipexctl.run.follow_run import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.ui.messages import STOPPING, fit_lines, notice_text, print_message, write_to_terminal
+from ipexctl.ui.message_output import STOPPING, fit_lines, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.safe_output import OutputPipes, PrefixedLines
 

@@ -17,7 +17,7 @@ from ipexctl.run.ranks import name_ranks
 from ipexctl.run.why.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import LOOK_AT_LINK, format_clock, format_count, rough_duration
-from ipexctl.ui.messages import fold_fix, fold_text, paint
+from ipexctl.ui.message_output import fold_fix, fold_text, paint
 from ipexctl.ui.run.end_of_run import amx_text, network_text
 
 _MOST_SHOWN: Final = 3

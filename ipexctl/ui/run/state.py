@@ -15,11 +15,11 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunEnded, RunUpdate
+from ipexctl.run.follow_run import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks, parse_ranks
 from ipexctl.text import neutralise, printable, strip_colors
-from ipexctl.ui.messages import notice_text
-from ipexctl.ui.run.figures import Figures
+from ipexctl.ui.message_output import notice_text
+from ipexctl.ui.run.figure_texts import Figures
 from ipexctl.ui.run.plain import ShownNotes
 from ipexctl.ui.safe_output import NewestLines
 

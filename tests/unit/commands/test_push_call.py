@@ -10,7 +10,7 @@ from ipexctl.commands.push_command import _with_hosts, show
 from ipexctl.commands.shared_options import Targets
 from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import Refusal, UserError
-from ipexctl.files.push import PushReport, PushResult
+from ipexctl.files.push_files import PushReport, PushResult
 from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import explain_refused_lock
 

@@ -20,7 +20,7 @@ from ipexctl.commands.run_command import merged
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.homes.registry import RunRegistry, lacking_line, read_failed_call
 from ipexctl.option_declaration import TypedCall
-from ipexctl.run.start.request import StartFailure
+from ipexctl.run.start.start_request import StartFailure
 from plan_helpers import spec_of
 
 COMMANDS: Any = get_command(app)

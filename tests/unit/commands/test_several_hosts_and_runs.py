@@ -93,7 +93,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FetchRequest]]:
         result = FetchResult(request.host, "failed" if is_interrupted else "changed", dest=request.dest)
         return result, PathOnHosts()
 
-    monkeypatch.setattr("ipexctl.api.fetch.fetch_files", fetch_one)
+    monkeypatch.setattr("ipexctl.api.fetch_calls.fetch_files", fetch_one)
     monkeypatch.setattr("ipexctl.commands.interrupt.leave_late", lambda *_: None)  # it ends the process
     yield requests
 

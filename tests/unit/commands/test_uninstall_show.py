@@ -7,7 +7,7 @@ import pytest
 
 from ipexctl.commands.uninstall_command import show
 from ipexctl.homes.control_files import FileGroup
-from ipexctl.homes.uninstall import CONTROL_MACHINE, UninstallReport, UninstallResult
+from ipexctl.homes.uninstall_hosts import CONTROL_MACHINE, UninstallReport, UninstallResult
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostError
 

@@ -31,7 +31,7 @@ OF_USERS = frozenset(
         "lab.json",
         "job.json",
         "run.json",
-        "ipexctl_shim.py",
+        "ipexctl_hooks.py",
     )
 )
 """Files of a user, of a home or of a run, not of the checkout."""

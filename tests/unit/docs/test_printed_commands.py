@@ -28,7 +28,7 @@ from ipexctl.node.common.fix import (
     read_command,
 )
 from ipexctl.option_declaration import CallOptions
-from ipexctl.ui.messages import wrap_fix
+from ipexctl.ui.message_output import wrap_fix
 from measures import modules
 
 OPTIONS: Final = CallOptions(" -H hosts --home /h", " --env big --cwd /p")

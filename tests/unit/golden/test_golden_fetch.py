@@ -20,7 +20,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.fetch import fetch, order_of_host, order_of_run
 from ipexctl.run.find_run import OwnRuns
-from ipexctl.run.start.project import files_in_other_generations
+from ipexctl.run.start.start_project import files_in_other_generations
 from record_helpers import run_record
 from test_run_record import BELOW, RUN
 

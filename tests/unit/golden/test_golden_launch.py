@@ -168,7 +168,7 @@ def adding() -> list[Case]:
         ((one, two), 2, {"backend": "none"}),
         ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),
         ((one,), 2, {"env": replace(STOCK, packages={})}),
-        ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}),
+        ((one,), 2, {"exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}),
     )
     asked = [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
     by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]

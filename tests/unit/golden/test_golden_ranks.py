@@ -18,7 +18,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, read_status
 from ipexctl.remote.cancel import Cancel
-from ipexctl.run.follow import RunEnded
+from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.ranks import EVERY_RANK
 from ipexctl.ui.run.events import EventsView

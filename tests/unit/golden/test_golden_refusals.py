@@ -36,7 +36,7 @@ from ipexctl.hub.hugging_face import parse_repo
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.projects.root import describe_root_problem, path_problem
 from ipexctl.remote.cancel import Cancel
-from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.start_project import locate_project
 from ipexctl.sync.project import read_project
 from ipexctl.sync.scan import check_size, scan_project
 from plan_helpers import spec_of

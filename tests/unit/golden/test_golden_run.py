@@ -40,10 +40,10 @@ from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
-from ipexctl.run.start.request import StartError, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.script_imports import check_imports, check_syntax, project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.run.start.start_request import StartError, check_request, refuse_bad_rank_counts
 from plan_helpers import changed, spec_of
 
 REQUESTS: tuple[dict[str, Any], ...] = (

@@ -19,7 +19,7 @@ from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.frames import Chunk, CompressedFrameWriter, encode_chunk, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Notice
-from ipexctl.run.follow import Follower, RunEnded, RunUpdate, follow_copy
+from ipexctl.run.follow_run import Follower, RunEnded, RunUpdate, follow_copy
 from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")

@@ -16,7 +16,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import TypedCall
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.find_run import OwnRuns
-from ipexctl.run.start.project import files_in_other_generations
+from ipexctl.run.start.start_project import files_in_other_generations
 from message_data import missing
 from record_helpers import run_record
 

@@ -14,7 +14,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
-from ipexctl.ui.messages import excerpt
+from ipexctl.ui.message_output import excerpt
 
 MIXED = """\
 \ufeff# our cluster

@@ -9,7 +9,7 @@ import pytest
 from ipexctl.inrank import acted
 from ipexctl.inrank.acted import ActingLever
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.common.levers import Lever, measured, with_speedups
+from ipexctl.node.common.lever_records import Lever, measured, with_speedups
 from ipexctl.node.common.records import read_status
 
 

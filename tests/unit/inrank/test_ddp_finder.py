@@ -24,7 +24,7 @@ from torch.nn.parallel.distributed import DistributedDataParallel as Model
 assert Model.__init__.__doc__ == "Wrap it." and Model.__module__ == "torch.nn.parallel.distributed"
 assert not any("ipexctl" in name for name in sys.modules), sorted(sys.modules)
 print("modules", Model(2).module, Model(3, scale=2).module)
-print("path", [entry for entry in sys.path if "shim" in entry])
+print("path", [entry for entry in sys.path if "hooks" in entry])
 """
 
 
@@ -35,10 +35,10 @@ def shim(tmp_path: Path) -> Path:
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
     (folder / "distributed.py").write_text(DDP)
-    shim = tmp_path / "shim"
+    shim = tmp_path / "hooks"
     shim.mkdir()
     shutil.copy(RUN / "sitecustomize.py", shim)
-    shutil.copy(RUN / "rank_hooks.py", shim / "ipexctl_shim.py")
+    shutil.copy(RUN / "rank_hooks.py", shim / "ipexctl_hooks.py")
     (shim / "ipexctl_inrank").mkdir()
     (shim / "ipexctl_inrank/__init__.py").touch()
     return shim

@@ -41,9 +41,9 @@ def test_a_script_runs_as_it_is_where_torch_cannot(
     files = {"__init__": f"{torch}\n{no_kernels}", "optim/__init__": "", "optim/adam": ADAM, "optim/sgd": SGD}
     for name, text in files.items():
         (tmp_path / f"torch/{name}.py").write_text(text)
-    shim = tmp_path / "shim"
+    shim = tmp_path / "hooks"
     shutil.copytree(PACKAGE / "inrank", shim / "ipexctl_inrank")
-    for name, there in (("sitecustomize.py", "sitecustomize.py"), ("rank_hooks.py", "ipexctl_shim.py")):
+    for name, there in (("sitecustomize.py", "sitecustomize.py"), ("rank_hooks.py", "ipexctl_hooks.py")):
         shutil.copy(PACKAGE / "node/run/rank" / name, shim / there)
     environ = {"PYTHONPATH": f"{shim}:{tmp_path}", "RANK": "0", **variables}
     argv = [sys.executable, "-c", SCRIPT]

@@ -79,9 +79,9 @@ def run(directory: Path, version: str, ipex: str, **variables: str) -> subproces
     (directory / "torch.py").write_text(TORCH.format(version=version))
     if ipex:
         (directory / "intel_extension_for_pytorch.py").write_text(ipex)
-    shim = directory / "shim"
+    shim = directory / "hooks"
     shim.mkdir()
-    for name, there in (("sitecustomize.py", "sitecustomize.py"), ("rank_hooks.py", "ipexctl_shim.py")):
+    for name, there in (("sitecustomize.py", "sitecustomize.py"), ("rank_hooks.py", "ipexctl_hooks.py")):
         shutil.copy(HOOKS / name, shim / there)
     return subprocess.run(
         [sys.executable, "-c", SCRIPT],

@@ -98,10 +98,10 @@ def site(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    shim = tmp_path / "shim"
+    shim = tmp_path / "hooks"
     shutil.copytree(PACKAGE / "inrank", shim / "ipexctl_inrank", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGE / "node/run/rank/sitecustomize.py", shim)
-    shutil.copy(PACKAGE / "node/run/rank/rank_hooks.py", shim / "ipexctl_shim.py")
+    shutil.copy(PACKAGE / "node/run/rank/rank_hooks.py", shim / "ipexctl_hooks.py")
     return tmp_path
 
 
@@ -109,7 +109,7 @@ def run(site: Path, ring: MeterReader | None, script: str, before: str = "", **m
     variables = {**({"IPEXCTL_METER": ring.path} if ring is not None else {}), **more}
     done = subprocess.run(
         [sys.executable, "-c", before + TRAIN + script],
-        env={"PYTHONPATH": f"{site}/shim:{site}", **variables},
+        env={"PYTHONPATH": f"{site}/hooks:{site}", **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -399,5 +399,5 @@ def test_no_error_reaches_the_script(site: Path, ring: MeterReader, breaks: str)
 
 
 def test_a_package_that_fails_leaves_the_script_alone(site: Path, ring: MeterReader) -> None:
-    (site / "shim/ipexctl_inrank/meter.py").write_text("raise ImportError")
+    (site / "hooks/ipexctl_inrank/meter.py").write_text("raise ImportError")
     assert run(site, ring, "train(2)") == []

@@ -103,15 +103,15 @@ def train():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("finder")
-    shim = place / "shim"
+    shim = place / "hooks"
     shutil.copytree(HOOKS, shim, ignore=shutil.ignore_patterns("__pycache__"))
-    (shim / "rank_hooks.py").rename(shim / "ipexctl_shim.py")
+    (shim / "rank_hooks.py").rename(shim / "ipexctl_hooks.py")
     modules = {f"{name.replace('.', '/')}.py": "" for name in WATCHED}
     inrank = {
-        f"shim/ipexctl_inrank/{name}.py": INRANK.replace("NAME", repr(name))
+        f"hooks/ipexctl_inrank/{name}.py": INRANK.replace("NAME", repr(name))
         for name in (*CALLS, "fast", "ddp", "collectives", "shared_weights")
     }
-    for name, text in {**modules, **PACKAGES, **inrank, "shim/ipexctl_inrank/__init__.py": ""}.items():
+    for name, text in {**modules, **PACKAGES, **inrank, "hooks/ipexctl_inrank/__init__.py": ""}.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         for package in path.relative_to(place).parents[:-1]:
@@ -134,7 +134,7 @@ def run_script(place: Path, way: str, asked: str, words: list[str]) -> list[str]
 def run(place: Path, argv: list[str]) -> subprocess.CompletedProcess[str]:
     reader, writer = os.pipe()  # a rank of ours has it
     notes = f"{writer}:{os.fstat(writer).st_ino}"
-    environ = {"PYTHONPATH": f"{place}/shim:{place}", "IPEXCTL_NOTES": notes, **VARIABLES}
+    environ = {"PYTHONPATH": f"{place}/hooks:{place}", "IPEXCTL_NOTES": notes, **VARIABLES}
     try:
         return subprocess.run(
             argv, env=environ, cwd=place, capture_output=True, text=True, check=False, timeout=60, pass_fds=[writer]

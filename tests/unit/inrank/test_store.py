@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from ipexctl.inrank import store
-from ipexctl.node.common.limits import STORE_KEPT
+from ipexctl.node.common.node_limits import STORE_KEPT
 from ipexctl.node.common.records import KEEPS_STORE
-from ipexctl.node.run.rank.processes import read_wait_channel
+from ipexctl.node.run.rank.rank_processes import read_wait_channel
 
 CLIENT = "import socket, sys; sock = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); input()"
 

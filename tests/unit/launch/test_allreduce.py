@@ -42,8 +42,8 @@ def line_of(found: Plan) -> str:
         ({"ppn": 2, "env": torch("10.0.0")}, "asked"),
         ({"ppn": 2, "env": torch("nightly")}, "torch-unknown"),
         ({"ppn": 2, "env": torch(None)}, "torch-unknown"),
-        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}, "hooks-off"),
-        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "-x", "on"),)}, "asked"),
+        ({"ppn": 2, "exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}, "hooks-off"),
+        ({"ppn": 2, "exports": (Export("IPEXCTL_HOOKS", "-x", "on"),)}, "asked"),
     ],
 )
 def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
@@ -159,7 +159,7 @@ def between(found: Plan) -> str:
         ({"ppn": 1, "env": IPEX, "backend": "ccl"}, "other-backend", False),
         ({"ppn": 1, "env": torch("2.0.1")}, "torch-too-old", False),
         ({"ppn": 1, "env": torch(None)}, "torch-unknown", False),
-        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}, "hooks-off", False),
+        ({"ppn": 1, "exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}, "hooks-off", False),
     ],
 )
 @pytest.mark.parametrize("mode", ["bf16", "int8"])
@@ -184,7 +184,7 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
         ({"ppn": 2, "allreduce": "backend"}, "default"),
         ({"ppn": 5}, "more-ranks-than-cores"),
         ({"slots": (1, 2)}, "unequal-hosts"),
-        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}, "hooks-off"),
+        ({"ppn": 1, "exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}, "hooks-off"),
     ],
 )
 def test_what_is_not_possible_is_advised_to_nobody(options: dict[str, Any], reason: str) -> None:

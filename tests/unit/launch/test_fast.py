@@ -14,7 +14,7 @@ from ipexctl.node.common.rank_options import AUTOCAST as AUTOCAST_OPTION
 from ipexctl.node.common.rank_options import FUSED_OPTIMIZER
 
 TORCH = {version: replace(STOCK, packages={"torch": version}) for version in ("2.0.1", "2.3.1", "2.4.0")}
-OFF = {"exports": (Export("IPEXCTL_SHIM", "-x", "off"),)}
+OFF = {"exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}
 BF16 = AVX512 | {"avx512_bf16"}
 BOTH, NODE2 = (AMX, BF16), (AMX, AVX512)
 FAST, AUTOCAST, FUSED = {"fast": True}, {"autocast": "bf16"}, {"fused_optimizer": True}
@@ -43,7 +43,7 @@ FAST, AUTOCAST, FUSED = {"fast": True}, {"autocast": "bf16"}, {"fused_optimizer"
         ),
         (BOTH, {**AUTOCAST, "env": TORCH["2.0.1"]}, "", "torch-too-old default", "--autocast…torch is 2.0.1…2.1"),
         (BOTH, {**FAST, "env": replace(STOCK, packages={})}, "autocast fused", "asked asked", ""),
-        (BOTH, {**FAST, **OFF}, "", "hooks-off hooks-off", "--fast has no effect…leave IPEXCTL_SHIM out"),
+        (BOTH, {**FAST, **OFF}, "", "hooks-off hooks-off", "--fast has no effect…leave IPEXCTL_HOOKS out"),
         (
             BOTH,
             {**AUTOCAST, **FUSED, **OFF},

@@ -14,7 +14,7 @@ from ipexctl.node.common.rank_options import FP32_MATH, Choice
 
 OLD = replace(STOCK, packages={"torch": "2.2.2"})
 OLD_IPEX = replace(IPEX, packages={**IPEX.packages, "torch": "2.2.0"})
-OFF = (Export("IPEXCTL_SHIM", "-x", "off"),)
+OFF = (Export("IPEXCTL_HOOKS", "-x", "off"),)
 BOTH, NODE2 = (AMX, AMX), (AMX, AVX512 | {"avx512_bf16"})
 
 
@@ -25,7 +25,7 @@ BOTH, NODE2 = (AMX, AMX), (AMX, AVX512 | {"avx512_bf16"})
         (NODE2, {}, Choice("fp32", "default"), ""),
         (BOTH, {"fp32_math": "bf16"}, Choice("bf16", "asked"), ""),
         (NODE2, {"fp32_math": "bf16"}, Choice("bf16", "no-amx", ("node2",)), "saves little time on node2"),
-        (BOTH, {"fp32_math": "bf16", "exports": OFF}, Choice("fp32", "hooks-off"), "leave IPEXCTL_SHIM out"),
+        (BOTH, {"fp32_math": "bf16", "exports": OFF}, Choice("fp32", "hooks-off"), "leave IPEXCTL_HOOKS out"),
         (BOTH, {"fp32_math": "bf16", "env": OLD}, Choice("fp32", "torch-too-old"), "torch is 2.2.2"),
         (BOTH, {"fp32_math": "bf16", "env": OLD_IPEX}, Choice("bf16", "asked"), ""),
         (BOTH, {"fp32_math": "bf16", "env": replace(STOCK, packages={})}, Choice("bf16", "asked"), ""),

@@ -25,7 +25,7 @@ from ipexctl.node.common.asked import Export
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import CallOptions, TypedCall
-from ipexctl.run.start.request import StartFailure
+from ipexctl.run.start.start_request import StartFailure
 from plan_helpers import spec_of
 
 HERE = Path(__file__).parent

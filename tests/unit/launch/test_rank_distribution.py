@@ -10,7 +10,7 @@ from launch_helpers import counts, cpu, machine, plan, refusal
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.hosts.host import Host
-from ipexctl.launch.context import RankDistribution
+from ipexctl.launch.launch_context import RankDistribution
 from ipexctl.launch.rank_distribution import distribute_ranks
 
 BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)

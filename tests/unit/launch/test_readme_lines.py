@@ -20,7 +20,7 @@ from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.fix import ipexctl_command
-from ipexctl.run.start.project import locate_project, with_python_path
+from ipexctl.run.start.start_project import locate_project, with_python_path
 from plan_helpers import spec_of
 
 FILE = Path(__file__).parents[2] / "data" / "readme_lines.json"

@@ -24,8 +24,8 @@ from ipexctl.node.common.plan import Plan
 from ipexctl.projects.requirement_files import digest_of_list
 from ipexctl.run.start.first_install import _MAY_EXIST, request_of_run
 from ipexctl.run.start.pipeline import _check_copies
-from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, note_on_lacking, with_environment
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.stack.install_context import with_packages
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 

@@ -12,7 +12,7 @@ from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.common.rank_options import SHARE_WEIGHTS, Choice
 
-OFF = (Export("IPEXCTL_SHIM", "-x", "off"),)
+OFF = (Export("IPEXCTL_HOOKS", "-x", "off"),)
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_foreign_entries_are_those_that_ipexctl_does_not_make(tmp_path: Path) ->
             "envs/damaged-23936c50/lock.json": "{}",
             f"envs/.build-{token}/": "",
             f"envs/.build-{token}+old/": "",
-            f"runs/{RUN}/shim/": "",
+            f"runs/{RUN}/hooks/": "",
             "runs/older/status.json": '{"schema": "ipexctl.status/1"}',
             "runs/.pruned.jsonl": "",
             "runs/.ages.json": "{}",

@@ -13,8 +13,8 @@ import pytest
 from ipexctl.node.common import listener
 from ipexctl.node.common import listener as rules
 from ipexctl.node.common.frames import FrameReader, decode_json, encode_json
-from ipexctl.node.common.link import FILES, ClientHandshake, ConnectionBroken, Link, ServerHandshake, ready
 from ipexctl.node.common.listener import Listener
+from ipexctl.node.common.token_proof import FILES, ClientHandshake, ConnectionBroken, Link, ServerHandshake, ready
 
 TOKEN = "0123456789abcdef" * 4
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.node.common.frames import FrameError, decode_json, encode_json
-from ipexctl.node.common.link import (
+from ipexctl.node.common.token_proof import (
     CHECKPOINT_EXCHANGE,
     CHECKPOINT_FILES,
     FILES,

@@ -24,7 +24,7 @@ import os, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
 from ipexctl.projects.root import ProjectHere
-from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.start_project import locate_project
 from plan_helpers import spec_of
 os.chdir(sys.argv[1])
 ProjectHere.find()  # as `why last`

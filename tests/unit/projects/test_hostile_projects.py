@@ -14,7 +14,7 @@ from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.project_files import DECLARATION, TextReader
 from ipexctl.projects.requirement_files import find_requirement_files
-from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.start_project import locate_project
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from message_data import missing

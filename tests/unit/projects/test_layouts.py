@@ -25,10 +25,10 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_lacking, find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import request_of_run, with_left_out
-from ipexctl.run.start.project import describe_project, locate_project
-from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_own_modules
 from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.run.start.start_project import describe_project, locate_project
+from ipexctl.run.start.start_request import StartError
 from plan_helpers import spec_of
 
 PROJECTS = Path(__file__).parents[2] / "data" / "projects"

@@ -9,8 +9,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.projects.own_launches import Spawner, find_launch, find_spawner
-from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.start_notes import spawner_note
+from ipexctl.run.start.start_project import locate_project
 from plan_helpers import spec_of
 
 LIGHTNING = "import lightning as L\nt = L.Trainer(accelerator='cpu', strategy='{}', devices=2)"

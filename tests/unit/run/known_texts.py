@@ -24,7 +24,7 @@ from ipexctl.node.common.records import DETAIL_MARK
 from ipexctl.remote.reply import Reply
 from ipexctl.run.stack_dump import Dump, read_dump
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 
 HOSTS = ("node1", "node2", "node3")
 

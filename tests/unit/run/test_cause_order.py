@@ -9,7 +9,7 @@ from known_texts import account, planned
 from why_helpers import FAILED, FIRST, STOPPED
 
 from ipexctl.run.why.cause import CAUSE_FINDERS, choose_cause, find_first_failure
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 
 LOST: Final = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.3]:4725"
 RAISED: Final = "Traceback (most recent call last):\nKeyError: 'x'"

@@ -6,7 +6,7 @@ import pytest
 from known_texts import account
 
 from ipexctl.run.why.diagnosis import diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 
 SHAPE = "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for fc.weight: copying a param with"
 LINE = (

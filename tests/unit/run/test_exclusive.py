@@ -22,7 +22,7 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import CommandEnd, Readable
 from ipexctl.run.start import exclusive
 from ipexctl.run.start.exclusive import STILL_HERE, HostLocks, lock_hosts
-from ipexctl.run.start.request import StartError
+from ipexctl.run.start.start_request import StartError
 
 HOSTS = [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")]
 

@@ -21,11 +21,11 @@ from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import _is_of_verify, _left_out_packages, _line_of_run, _newest_packages
 from ipexctl.run.start.pipeline import _check_copies
-from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartError
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, project_script
+from ipexctl.run.start.start_project import locate_project
+from ipexctl.run.start.start_request import StartError
 from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult
-from ipexctl.stack.lock.project_files import BackendList
+from ipexctl.stack.lock.project_packages import BackendList
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import small_plan, spec_of

@@ -16,8 +16,8 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, Notice, Unreachable
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import CommandEnd, Readable, Session
-from ipexctl.run import follow
-from ipexctl.run.follow import Follower, RunEnded, RunUpdate
+from ipexctl.run import follow_run as follow
+from ipexctl.run.follow_run import Follower, RunEnded, RunUpdate
 from record_helpers import run_record
 
 SILENCE = 0.3

@@ -54,7 +54,7 @@ def test_sentence_names_rank_host_place_and_function() -> None:
 
 def test_ranks_that_add_gradients_up_in_shared_memory_wait_in_backward(capsys: pytest.CaptureFixture[str]) -> None:
     """The agent's part of a rank is between them and PyTorch, and knows for whom they wait."""
-    shim = "/home/ipex/.ipexctl/runs/hang-1124-101010-abcd/shim"
+    shim = "/home/ipex/.ipexctl/runs/hang-1124-101010-abcd/hooks"
     inner = (
         StackFrame("sleep", f"{shim}/ipexctl_inrank/segment.py", 119),
         StackFrame("wait_in_all_reduce", f"{shim}/ipexctl_inrank/waiting.py", 78),
@@ -75,9 +75,9 @@ def test_ranks_that_add_gradients_up_in_shared_memory_wait_in_backward(capsys: p
 
 
 def test_models_are_made_by_the_script_and_not_by_the_hook_around_their_constructor() -> None:
-    shim = StackFrame("__init__", "/home/ipex/.ipexctl/runs/a/shim/ipexctl_shim.py", 226)
+    shim = StackFrame("__init__", "/home/ipex/.ipexctl/runs/a/hooks/ipexctl_hooks.py", 226)
     assert shim.is_standard
-    assert not StackFrame("__init__", "/home/ipex/shim/ipexctl_other.py", 2).is_standard
+    assert not StackFrame("__init__", "/home/ipex/hooks/ipexctl_other.py", 2).is_standard
 
 
 @pytest.mark.parametrize(("state", "kind"), [("S", "mismatch"), ("R", "elsewhere")])

@@ -16,7 +16,7 @@ from ipexctl.launch.request import Gathered
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, for_hosts, variables_of
 from ipexctl.node.common.rank_options import ALLREDUCE
-from ipexctl.run.start.request import check_pool, check_pool_plan
+from ipexctl.run.start.start_request import check_pool, check_pool_plan
 from plan_helpers import changed, spec_of
 
 SPEC = spec_of()

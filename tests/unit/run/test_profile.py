@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.node.common.levers import measured_sentence, with_speedups
+from ipexctl.node.common.lever_records import measured_sentence, with_speedups
 from ipexctl.node.run.meter.rank_profile import LeverTime, OperatorTime, RankProfile
 from ipexctl.run.profile import PARTS, lines_of, profile_of, share_sentence
 

@@ -11,7 +11,7 @@ from known_texts import account, recorded_dump
 from ipexctl.known_errors.match import RankOutput
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.rank_reports import Said, find_unequal_data, find_world_sizes, resume_points_by_rank
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 from message_data import missing
 
 

@@ -27,8 +27,8 @@ from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
-from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import keep_checkpoint, lost_checkpoint, resumed_spec
+from ipexctl.run.start.start_request import StartError
 from message_data import missing
 from plan_helpers import changed, spec_of
 from record_helpers import run_record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.common.plan import Commit
-from ipexctl.run.start.project import find_commit, read_commit
+from ipexctl.run.start.start_project import find_commit, read_commit
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 

@@ -19,7 +19,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.software import Env, Python, Software
 from ipexctl.facts.system_facts import Security, System
-from ipexctl.files.manifest import Manifest
+from ipexctl.files.sent_manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.asked import Asked
@@ -36,7 +36,7 @@ from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways
 from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import existing_environment
-from ipexctl.run.start.request import StartError, StartFailure, check_request, refuse_bad_rank_counts
+from ipexctl.run.start.start_request import StartError, StartFailure, check_request, refuse_bad_rank_counts
 from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
 from ipexctl.stack.env.record import SCHEMA
 from ipexctl.stack.install_context import InstallContext, install_request

@@ -22,8 +22,6 @@ from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ScriptFile
 from ipexctl.run.start.context import complete_facts
-from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import (
     check_imports,
     check_own_modules,
@@ -33,6 +31,8 @@ from ipexctl.run.start.script_imports import (
     read_script,
     with_sent_files,
 )
+from ipexctl.run.start.start_project import locate_project
+from ipexctl.run.start.start_request import StartError, StartFailure
 from message_data import missing
 from plan_helpers import spec_of
 

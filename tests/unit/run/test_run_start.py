@@ -34,7 +34,7 @@ from ipexctl.remote.session import CommandEnd, Session
 from ipexctl.run.start import pipeline
 from ipexctl.run.start.begin import Launch, in_rank_files
 from ipexctl.run.start.pipeline import RunStart, hosts_with_job_files
-from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
 from plan_helpers import changed, small_plan, spec_of
 from record_helpers import run_record
@@ -200,18 +200,18 @@ def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     pool = FakeSessionPool()
     assert begin(pool, **uses) is None
     names = ("__init__.py", "other.py") if is_sent else ()
-    expected = {f"shim/ipexctl_inrank/{name}": name.encode() for name in names}
+    expected = {f"hooks/ipexctl_inrank/{name}": name.encode() for name in names}
     nodes = [node for node in pool.nodes.values() if node.files]
     assert len(nodes) == len(uses.get("of_ranks", "ab"))
     for node in nodes:
         assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
         (upload,) = [script for script in node.commands if "mkdir -p" in script and "tar -x" in script]
-        assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"
+        assert ("hooks/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"
 
 
 def test_the_package_of_a_rank_is_the_one_that_the_hooks_import() -> None:
     names = {file.name for file in in_rank_files()}
-    assert {f"shim/{rank_hooks.PACKAGE}/{name}.py" for name in ("__init__", "ddp", "channel", "meter")} <= names
+    assert {f"hooks/{rank_hooks.PACKAGE}/{name}.py" for name in ("__init__", "ddp", "channel", "meter")} <= names
     assert all(name.endswith(".py") for name in names)
 
 

@@ -16,8 +16,8 @@ from ipexctl.node.common.asked import Export
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.start import upload
-from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note, shell_note
+from ipexctl.run.start.start_request import StartError, StartFailure
 from plan_helpers import changed, small_plan, spec_of
 
 SPEC = spec_of(project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))

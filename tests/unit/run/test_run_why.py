@@ -25,7 +25,7 @@ from ipexctl.node.run.decisions.supervisor_state import LauncherExited, StartFai
 from ipexctl.node.run.run_snapshot import tail
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
-from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
+from ipexctl.run.why.read_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from message_data import missing
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -1191,14 +1191,14 @@ def test_full_disk_is_the_cause_of_writes_to_it_alone(text: str, disk: dict[str,
     ("files", "place"),
     [
         (
-            ("/w/train.py", "/h/runs/x/shim/ipexctl_inrank/meter.py", "/e/lib/python3.11/site-packages/torch/f.py"),
+            ("/w/train.py", "/h/runs/x/hooks/ipexctl_inrank/meter.py", "/e/lib/python3.11/site-packages/torch/f.py"),
             "train.py, line 1",
         ),
         (
             ("<frozen runpy>", "/e/lib/python3.11/site-packages/trl/cli.py", "/usr/lib/python3.11/json.py"),
             "cli.py, line 2",
         ),
-        (("/h/runs/x/shim/ipexctl_shim.py", "<frozen runpy>"), ""),
+        (("/h/runs/x/hooks/ipexctl_hooks.py", "<frozen runpy>"), ""),
     ],
 )
 def test_the_place_of_an_error_is_the_scripts_or_else_a_packages(files: tuple[str, ...], place: str) -> None:

@@ -15,7 +15,7 @@ from ipexctl.commands import why_command
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.levers import Lever
+from ipexctl.node.common.lever_records import Lever
 from ipexctl.node.common.records import NetworkCost, RunStatus, State, WireAdvice
 from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
@@ -23,7 +23,7 @@ from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.run.why import why as explanation
 from ipexctl.run.why.diagnosis import Diagnosis
-from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.run.why.read_snapshot import RunSnapshot, read_snapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.run.why.why import WhyResult, why
 from ipexctl.ui.run.end_of_run import end_lines, network_text

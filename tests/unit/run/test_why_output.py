@@ -14,7 +14,7 @@ from ipexctl.commands.why_command import lines_of
 from ipexctl.homes.registry import FailedCall, read_failed_call, save_failed_call
 from ipexctl.node.common.records import Throughput
 from ipexctl.run.why.diagnosis import diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 from ipexctl.run.why.why import WhyResult, mention_failed_call
 from ipexctl.ui.run.why_document import why_json
 from message_data import missing

@@ -15,7 +15,7 @@ from ipexctl.node.run.meter.rates import HostRates, RankRates
 from ipexctl.node.run.meter.window_file import MAX_FILE, HostWindows, RankWindows, WindowWriter, windows_of
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
-from ipexctl.run.follow import Follower, RunEnded
+from ipexctl.run.follow_run import Follower, RunEnded
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 from record_helpers import run_record
 

@@ -9,7 +9,7 @@ from known_texts import account
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 from ipexctl.run.why.why import WhyResult
 from record_helpers import run_record
 

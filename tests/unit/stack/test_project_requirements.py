@@ -14,7 +14,7 @@ from stack_helpers import host, index, planned
 from ipexctl.errors import UserError
 from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
-from ipexctl.stack.lock.project_files import BackendList
+from ipexctl.stack.lock.project_packages import BackendList
 from ipexctl.stack.lock.requirements import (
     contradiction,
     read_answer,

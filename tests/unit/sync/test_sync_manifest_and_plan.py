@@ -17,7 +17,7 @@ from sync_helpers import put
 from case_table import case_table
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
-from ipexctl.files.manifest import Manifest, leads_out, unpack_manifest
+from ipexctl.files.sent_manifest import Manifest, leads_out, unpack_manifest
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.files.call_replies import Generation, TreesReply

@@ -14,7 +14,7 @@ from sync_helpers import Place, put
 from ipexctl.errors import UserError
 from ipexctl.launch.spec import RunSpec
 from ipexctl.projects.root import describe_root_problem, home_directories, path_problem
-from ipexctl.run.start.project import locate_project, project_fix
+from ipexctl.run.start.start_project import locate_project, project_fix
 from ipexctl.sync import scan as walk
 from ipexctl.sync.project import paths_below, read_project
 from plan_helpers import spec_of

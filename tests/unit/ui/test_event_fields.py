@@ -15,7 +15,7 @@ from ipexctl.node.run.record.output_notes import note_line
 from ipexctl.node.run.record.run_document import document_of_run
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunEnded
+from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.error_output import requests_events
 from ipexctl.ui.run.events import KINDS, EventsView, print_failed_call

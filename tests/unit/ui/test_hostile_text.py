@@ -23,7 +23,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import BytesMoved, HostFinished, HostResult, Notice, StepStarted, StepTimed
 from ipexctl.text import safe_lines
-from ipexctl.ui import messages
+from ipexctl.ui import message_output as messages
 from ipexctl.ui.error_output import end_by_error
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import print_json, show_failures, show_results

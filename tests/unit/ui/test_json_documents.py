@@ -27,9 +27,9 @@ from ipexctl.commands import (
 )
 from ipexctl.doctor.finding import ClusterReport, DoctorReport, Finding, HostReport, Recommendation
 from ipexctl.facts.facts import parse
-from ipexctl.files.push import PushReport, PushResult
+from ipexctl.files.push_files import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
-from ipexctl.homes.uninstall import UninstallReport, UninstallResult
+from ipexctl.homes.uninstall_hosts import UninstallReport, UninstallResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing

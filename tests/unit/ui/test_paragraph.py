@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.node.common.fix import Fix
-from ipexctl.ui import messages
-from ipexctl.ui.messages import wrap_fix, wrap_names
+from ipexctl.ui import message_output as messages
+from ipexctl.ui.message_output import wrap_fix, wrap_names
 from ipexctl.ui.text_table import column_widths, row_lines
 
 REASON = "node1: its host key SHA256:4iGGf3Q8V9VuOl+9F82pUz4I2prTWDlBXzHdi82yrAk is unknown"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from case_table import case_table
 from ipexctl.node.common.records import TrainingProgress
 from ipexctl.node.run.record.printed import Movement
-from ipexctl.ui.run.figures import Curve, Figures, sparkline
+from ipexctl.ui.run.figure_texts import Curve, Figures, sparkline
 
 
 @case_table

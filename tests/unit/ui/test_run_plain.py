@@ -14,7 +14,7 @@ from ipexctl.node.common.records import Failure, RunStatus
 from ipexctl.node.run.record.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunEnded
+from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.plain import PlainRun
 from message_data import missing

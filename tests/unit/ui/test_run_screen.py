@@ -23,7 +23,7 @@ from ipexctl.node.common.records import (
     TrainingProgress,
 )
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunEnded, RunUpdate
+from ipexctl.run.follow_run import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.end_of_run import progress_text
 from ipexctl.ui.run.frame import Frame, shown_rows

@@ -20,7 +20,7 @@ from ipexctl.node.common.records import (
 from ipexctl.node.run.record.run_document import document_of_run
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.why.diagnosis import diagnose
-from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.run.why.read_snapshot import read_snapshot
 from ipexctl.ui.run.end_of_run import end_lines, left_lines, throughput_text
 from ipexctl.ui.run.state import RunState
 from message_data import missing

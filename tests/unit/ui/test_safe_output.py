@@ -22,7 +22,7 @@ from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.text import neutralise, strip_colors
 from ipexctl.ui.host_output import CollectedOutput, FailureReport, show_gathered, show_json
-from ipexctl.ui.messages import excerpt, set_colors, wants_color
+from ipexctl.ui.message_output import excerpt, set_colors, wants_color
 from ipexctl.ui.safe_output import Pipe
 from terminals import TerminalProgram
 
@@ -89,7 +89,7 @@ guard_stdout()
 sys.stdout.write(DATA.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode() + "20%\\n")
 """
 MESSAGE = """
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.message_output import print_message
 print_message(DATA.decode("utf-8", "replace") + "20%")
 """
 

@@ -25,7 +25,7 @@ from ipexctl.commands import install_command, ps_command, ps_hosts, sync_command
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.common.levers import Lever
+from ipexctl.node.common.lever_records import Lever
 from ipexctl.node.common.plan import OtherRun, to_json
 from ipexctl.node.common.records import (
     NanLoss,
@@ -39,10 +39,10 @@ from ipexctl.node.common.records import (
 )
 from ipexctl.node.run.record.run_document import CallDocument, RunDocument, document_of_run, run_json
 from ipexctl.remote.outcome import Notice
-from ipexctl.run.follow import RunEnded
+from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.hosts_now import RunOnHosts
 from ipexctl.run.ps import KnownRun
-from ipexctl.run.start.request import StartFailure
+from ipexctl.run.start.start_request import StartFailure
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.ui.launch_plan import show_refused_json

@@ -64,7 +64,7 @@ def _tune(given: Given) -> str | None:
 
 def _run(given: Given) -> str | None:
     """Also what `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
-    from ipexctl.run.start.request import check_request, with_given
+    from ipexctl.run.start.start_request import check_request, with_given
 
     if "cmd" in given and "argv" in given:
         return "'cmd' already has the command"

@@ -32,9 +32,9 @@ from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
-from ipexctl.run.follow import Follower, RunUpdate
-from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartFailure, check_request, with_given
+from ipexctl.run.follow_run import Follower, RunUpdate
+from ipexctl.run.start.start_project import locate_project
+from ipexctl.run.start.start_request import StartFailure, check_request, with_given
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.text import format_count
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import listener
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
-from ipexctl.node.common.link import (
+from ipexctl.node.common.token_proof import (
     RANKS,
     ClientHandshake,
     ConnectionBroken,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from ipexctl.node.common.limits import SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
+from ipexctl.node.common.node_limits import SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
 
 BEAT_INTERVAL = 4.0
 """Seconds between two signs of life of a rank or a host starter. The supervisor answers each."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping
 
-from ipexctl.node.common.limits import LAST_MESSAGES, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
+from ipexctl.node.common.node_limits import LAST_MESSAGES, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
 from ipexctl.node.common.records import Detail, split_details
 from ipexctl.node.run.decisions import next_hosts, verdict
 from ipexctl.node.run.decisions import supervisor_state as m

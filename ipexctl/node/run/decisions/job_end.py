@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipexctl.node.common import job_words, slurm
-from ipexctl.node.common.limits import JOB_NOTICE, JOB_STOP
+from ipexctl.node.common.node_limits import JOB_NOTICE, JOB_STOP
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import Failure, State

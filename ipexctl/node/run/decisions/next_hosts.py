@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Collection, Sequence
 
-from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER
+from ipexctl.node.common.node_limits import HOST_ANSWER, LOST_HOST_ANSWER
 from ipexctl.node.common.plan import for_hosts
 from ipexctl.node.common.records import Detail, Failure
 from ipexctl.node.run.decisions import supervisor_state as m

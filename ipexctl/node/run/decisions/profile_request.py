@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Collection, Mapping
 
-from ipexctl.node.common.limits import DUMP_REPLIES, PROFILE_LEAD, PROFILE_STEPS
+from ipexctl.node.common.node_limits import DUMP_REPLIES, PROFILE_LEAD, PROFILE_STEPS
 from ipexctl.node.run.decisions import supervisor_state as m
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ipexctl.node.common.json_records import encode
-from ipexctl.node.common.limits import (
+from ipexctl.node.common.node_limits import (
     DUMP_REPLIES,
     FULL_DISK_FLUSH,
     FULL_DISK_ROOM,

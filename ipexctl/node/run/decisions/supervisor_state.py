@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
 
-from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
+from ipexctl.node.common.node_limits import RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.records import RankFigures, RankStatus, RunStatus, State, StopRecord
 from ipexctl.node.run.decisions.job_end import JobLimit
 

@@ -25,7 +25,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.limits import RANKS_BEGIN
+from ipexctl.node.common.node_limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State, StopRecord
 from ipexctl.node.run.decisions.supervisor_state import (
     Act,

@@ -17,8 +17,8 @@ from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import HostStarterRequest, job_file
 from ipexctl.node.common.json_records import decode, parse_json
-from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.processes import has_exited
+from ipexctl.node.common.token_proof import ready, wake_on_signal
 from ipexctl.node.run.connection.messages import MAX_TEXT
 from ipexctl.node.run.connection.supervisor_client import SupervisorClient
 from ipexctl.node.run.host_starter import host_starter_machine as machine

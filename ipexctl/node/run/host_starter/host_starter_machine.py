@@ -11,7 +11,7 @@ import signal
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
 
-from ipexctl.node.common.limits import OUTPUT_DRAIN, STARTER_WAIT, TERM_GRACE
+from ipexctl.node.common.node_limits import OUTPUT_DRAIN, STARTER_WAIT, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common.clock import starvation, wait_until
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
 from ipexctl.node.common.json_records import JsonError, read_json_file
-from ipexctl.node.common.limits import SUPERVISOR_CONNECT
-from ipexctl.node.common.link import SHELL, ClientHandshake, ConnectionBroken, HandshakeError, Link, ready
 from ipexctl.node.common.listener import resolve
+from ipexctl.node.common.node_limits import SUPERVISOR_CONNECT
+from ipexctl.node.common.token_proof import SHELL, ClientHandshake, ConnectionBroken, HandshakeError, Link, ready
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

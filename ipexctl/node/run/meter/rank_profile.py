@@ -9,7 +9,7 @@ from typing import Iterable, NamedTuple
 
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, read_json_file
-from ipexctl.node.common.levers import WORTH
+from ipexctl.node.common.lever_records import WORTH
 
 SUFFIX = ".profile"
 MAX_FILE = 64 << 10

@@ -23,26 +23,27 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import Master, StoreJob, read_job
 from ipexctl.node.common.json_records import encode, read_json_file
-from ipexctl.node.common.limits import RANK_STUCK
-from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.listener import is_of_this_machine, own_port
 from ipexctl.node.common.liveness import RESERVED_FILE
+from ipexctl.node.common.node_limits import RANK_STUCK
 from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.processes import pid_scope, start_of
 from ipexctl.node.common.records import DETAIL_MARK, Detail, RankFigures
+from ipexctl.node.common.token_proof import ready, wake_on_signal
 from ipexctl.node.run.connection import master_port, output_buffer, supervisor_client
 from ipexctl.node.run.connection.spill_file import SpillFile
 from ipexctl.node.run.meter.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.meter.rank_profile import SUFFIX
-from ipexctl.node.run.rank import process_stacks, processes, rank_env
+from ipexctl.node.run.rank import process_stacks, rank_env
+from ipexctl.node.run.rank import rank_processes as processes
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank.rank_limits import RankLimits, describe_children, find_pointers
 from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.link import Pollable
+    from ipexctl.node.common.token_proof import Pollable
     from ipexctl.node.run.rank.rank_checkpoint import CheckpointProcess
     from ipexctl.node.run.rank.rank_machine import Step
 

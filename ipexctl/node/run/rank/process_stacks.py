@@ -22,7 +22,7 @@ from ipexctl.node.common.processes import (
     read_stat,
     read_text,
 )
-from ipexctl.node.run.rank import processes
+from ipexctl.node.run.rank import rank_processes as processes
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -51,7 +51,7 @@ class ProcessStacks:
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
         self.is_dumping = False
-        self._hooks_directory = os.path.join(rundir, "shim")
+        self._hooks_directory = os.path.join(rundir, "hooks")
         self._bin = os.path.dirname(command[0]) if command else ""
         self._path = ""
         self._pid = 0
@@ -60,10 +60,10 @@ class ProcessStacks:
         self._replies: list[list[Json]] = []
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_SHIM=off."""
+        """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_HOOKS=off."""
         self._path = os.pathsep.join(filter(None, (self._bin, environ.get("PATH"))))
         if (
-            environ.get("IPEXCTL_SHIM") == "off"
+            environ.get("IPEXCTL_HOOKS") == "off"
             or ":" in self._hooks_directory
             or not os.path.isdir(self._hooks_directory)
         ):

@@ -1,6 +1,6 @@
 """Hooks in each Python process of a rank: stack dumps on a signal, notes of uncaught errors, a wait for gloo at exit.
 
-`sitecustomize.py` imports this as `ipexctl_shim`. That takes one millisecond and prints nothing.
+`sitecustomize.py` imports this as `ipexctl_hooks`. That takes one millisecond and prints nothing.
 
 SIGNAL writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc. $IPEXCTL_NOTES is
 `NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught error, `PID 0 left`, or `PID 0

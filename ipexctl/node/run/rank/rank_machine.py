@@ -10,7 +10,7 @@ import signal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, Tuple, Union
 
-from ipexctl.node.common.limits import OUTPUT_DRAIN, TERM_GRACE
+from ipexctl.node.common.node_limits import OUTPUT_DRAIN, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ipexctl.node.common.records import TrainingProgress
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.levers import Lever
+    from ipexctl.node.common.lever_records import Lever
     from ipexctl.node.common.plan import OtherRun, Plan, RunBy
     from ipexctl.node.common.records import (
         Attempt,

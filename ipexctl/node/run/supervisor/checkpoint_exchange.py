@@ -18,8 +18,8 @@ from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, Auth
 from ipexctl.node.common.checkpoint_layout import directories_above, is_temporary
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.json_records import decode_port
-from ipexctl.node.common.limits import CHECKPOINT_STEP
-from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
+from ipexctl.node.common.node_limits import CHECKPOINT_STEP
+from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 

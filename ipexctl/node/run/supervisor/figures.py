@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Sequence
 
-from ipexctl.node.common.levers import Lever, asked_levers, with_speedups
+from ipexctl.node.common.lever_records import Lever, asked_levers, with_speedups
 from ipexctl.node.common.rank_options import ALLREDUCE
 from ipexctl.node.common.records import (
     FINAL,

@@ -11,8 +11,8 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.limits import HOST_ANSWER, OUTPUT_DRAIN
 from ipexctl.node.common.liveness import RESERVED_FILE
+from ipexctl.node.common.node_limits import HOST_ANSWER, OUTPUT_DRAIN
 from ipexctl.node.common.processes import end_with_parent
 
 if TYPE_CHECKING:

@@ -40,8 +40,7 @@ from ipexctl.node.common.job import (
     jobs_of,
     starter_request,
 )
-from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
-from ipexctl.node.common.link import SHELL, derive_token, ready, wake_on_signal
+from ipexctl.node.common.node_limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.processes import has_exited
 from ipexctl.node.common.records import (
@@ -53,6 +52,7 @@ from ipexctl.node.common.records import (
     has_gone_on,
     read_status,
 )
+from ipexctl.node.common.token_proof import SHELL, derive_token, ready, wake_on_signal
 from ipexctl.node.common.training import RankTraining
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.connection.master_port import PortError, check_master_port

@@ -11,8 +11,8 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
-from ipexctl.node.common.link import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
+from ipexctl.node.common.token_proof import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, Happened
 from ipexctl.node.run.supervisor.starter_connections import StarterConnections, StarterOwner
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.link import ServerHandshake
+    from ipexctl.node.common.token_proof import ServerHandshake
     from ipexctl.node.run.record.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18

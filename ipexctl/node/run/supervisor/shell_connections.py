@@ -10,15 +10,15 @@ import shlex
 from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
-from ipexctl.node.common.link import SHELL, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
+from ipexctl.node.common.token_proof import SHELL, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.run.connection.messages import ShellOutput
 
 if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.link import ServerHandshake
+    from ipexctl.node.common.token_proof import ServerHandshake
     from ipexctl.node.run.connection.messages import ShellEnded
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
-from ipexctl.node.common.link import ConnectionBroken, Link, OrderProof, Pollable
+from ipexctl.node.common.token_proof import ConnectionBroken, Link, OrderProof, Pollable
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_state as m
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.link import ServerHandshake
+    from ipexctl.node.common.token_proof import ServerHandshake
 
 
 class StarterOwner(Protocol):

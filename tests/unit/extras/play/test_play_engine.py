@@ -20,7 +20,7 @@ from ipexctl.extras.play.result import Call, PlayReport, TaskResult, failure
 from ipexctl.extras.play.variables import PlayContext
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
-from ipexctl.run.start.request import StartFailure
+from ipexctl.run.start.start_request import StartFailure
 from message_data import missing
 from playbook_helpers import HOSTS, Recorder, book, play_of, play_view, run_playbook
 

@@ -32,7 +32,7 @@ from ipexctl.known_errors.match import Cause
 from ipexctl.node.run.meter.rates import RankRates
 from ipexctl.node.run.meter.window_file import CAPACITY, WindowWriter
 from ipexctl.run.why.diagnosis import Diagnosis, Line
-from ipexctl.run.why.run_snapshot import PrintedNumber
+from ipexctl.run.why.read_snapshot import PrintedNumber
 from ipexctl.run.windows import read_copied_windows
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ipexctl.node.run.record.output_times import TimesWriter
 from ipexctl.node.run.record.printed import find_losses, read_losses
 from ipexctl.run.stack_dump import Dump, RankStacks
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
-from ipexctl.run.why.run_snapshot import PrintedNumber, read_snapshot
+from ipexctl.run.why.read_snapshot import PrintedNumber, read_snapshot
 from ipexctl.run.why.slow_verdict import SlowVerdict
 from ipexctl.text import printable
 from record_helpers import run_record

@@ -19,10 +19,10 @@ import pytest
 from agent_helpers import wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedFrameWriter, FrameError, encode_chunk
-from ipexctl.node.common.link import Link, message
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import has_exited, pid_scope, start_of
 from ipexctl.node.common.records import Detail, RunStatus
+from ipexctl.node.common.token_proof import Link, message
 from ipexctl.node.files.file_stream import CHUNK, END, FilePart, WantedFile, header_line, read_files
 from ipexctl.node.run.connection.messages import MAX_TEXT, Exit, Reconnecting, read_message
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, WrapperProcess

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from ipexctl.node.common.frames import FrameReader, decode_json
-from ipexctl.node.common.link import Link
-from ipexctl.node.common.link import message as message_bytes
+from ipexctl.node.common.token_proof import Link
+from ipexctl.node.common.token_proof import message as message_bytes
 from ipexctl.node.run.connection.supervisor_client import SupervisorClient
 from ipexctl.node.run.connection.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
 

@@ -8,7 +8,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.frames import FrameError
-from ipexctl.node.common.limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
+from ipexctl.node.common.node_limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_machine
 from ipexctl.node.run.decisions import supervisor_state as m

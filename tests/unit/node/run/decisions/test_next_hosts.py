@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
+from ipexctl.node.common.node_limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.plan import LaunchFile
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_machine

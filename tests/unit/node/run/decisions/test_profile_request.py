@@ -7,7 +7,7 @@ import json
 import pytest
 from supervised_run import Supervised, exit_of
 
-from ipexctl.node.common.limits import DUMP_REPLIES, PROFILE_STEPS
+from ipexctl.node.common.node_limits import DUMP_REPLIES, PROFILE_STEPS
 from ipexctl.node.run.connection.messages import read_message
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions.profile_request import SILENT, steps_to_profile

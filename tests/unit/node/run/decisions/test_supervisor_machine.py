@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised_run import EPOCH, Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.limits import (
+from ipexctl.node.common.node_limits import (
     DUMP_REPLIES,
     FULL_DISK_FLUSH,
     FULL_DISK_ROOM,

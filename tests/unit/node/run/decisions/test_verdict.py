@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.limits import RANK_SILENCE, WRAPPER_ASK
+from ipexctl.node.common.node_limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.records import Detail, OutOfMemory
 from ipexctl.node.run.connection.messages import Left, OutsideSignal, Raised
 from ipexctl.node.run.decisions import supervisor_state as m

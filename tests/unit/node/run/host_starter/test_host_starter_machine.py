@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
+from ipexctl.node.common.node_limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL, Contact
 from ipexctl.node.run.host_starter.host_starter_machine import (
     Act,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.common.limits import RANK_STUCK
+from ipexctl.node.common.node_limits import RANK_STUCK
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Detail
 from ipexctl.node.run.connection.supervisor_contact import SILENCE_LIMIT, Contact, Stage

@@ -13,7 +13,7 @@ from ipexctl.errors import UserError
 from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.node.common.files import RunReference
-from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
+from ipexctl.node.common.node_limits import NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.run.notify import NotifyEnd, run_command
 from ipexctl.node.run.record.run_document import CallDocument, document_of_run, run_text
 from ipexctl.remote.cancel import Cancel

@@ -26,7 +26,7 @@ from ipexctl.limits import PROJECT_LOCK
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.urls import strip_login
 from ipexctl.projects.declaration import FILES, PYPROJECT, SETUP_CFG, SETUP_PY, read_declaration, table
-from ipexctl.projects.indexes import (
+from ipexctl.projects.declared_indexes import (
     IndexBinding,
     ProjectIndexes,
     check_url,

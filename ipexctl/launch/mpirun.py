@@ -16,7 +16,7 @@ from typing import Final
 from ipexctl.errors import Refusal
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import LaunchContext, LauncherProgram
+from ipexctl.launch.launch_context import LaunchContext, LauncherProgram
 from ipexctl.launch.python_env import for_launcher
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.fix import Fix
