@@ -1,8 +1,8 @@
 """Messages between ranks and supervisor. What a rank sends is checked when it is decoded.
 
 A message is a JSON frame with its type in `t`; output has its own frames (`common/frames.py`). A connection begins with
-a handshake (`common/token_proof.py`): `hello` carries the rank's identity, `welcome` the state of the run. Then the rank
-sends `MESSAGES`, and the supervisor:
+a handshake (`common/token_proof.py`): `hello` carries the rank's identity, `welcome` the state of the run. Then the
+rank sends `MESSAGES`, and the supervisor:
 
 ack             how many bytes of each stream are written
 rewind          send the output again from these offsets, because the disk was full
