@@ -22,7 +22,7 @@ from ipexctl.node.common.json_records import (
     encode,
     parse_json,
 )
-from ipexctl.node.common.levers import Lever  # noqa: TC001  # `decode` looks it up
+from ipexctl.node.common.lever_records import Lever  # noqa: TC001  # `decode` looks it up
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.training import WrongTraining  # noqa: TC001  # `decode` looks it up
 

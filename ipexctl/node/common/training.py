@@ -14,7 +14,7 @@ from ipexctl.node.common.json_records import (
     Computed,
     FieldDecoder,
 )
-from ipexctl.node.common.levers import LeverNote  # noqa: TC001  # `decode` looks it up
+from ipexctl.node.common.lever_records import LeverNote  # noqa: TC001  # `decode` looks it up
 
 _ALONE = "each trained a model alone, and a checkpoint contains only one of these models"
 _SHARED = "wrap the model in DistributedDataParallel if they should train one; folds or an ensemble need nothing"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ipexctl.node.common.json_records import decode, encode, parse_json
-from ipexctl.node.common.levers import LeverNote, asked_levers
+from ipexctl.node.common.lever_records import LeverNote, asked_levers
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.rank_options import Choice
 from ipexctl.node.common.training import RankTraining, find_wrong
