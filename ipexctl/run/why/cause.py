@@ -492,7 +492,7 @@ def _waited_by(snapshot: RunSnapshot, first: Failure) -> float | None:
 
 
 def _last_line(output: RankOutput) -> str:
-    lines = [line for line in map(bare, output.out or output.err) if line.strip()]
+    lines = [line for line in map(bare, output.out or output.err) if line.strip() and not line.startswith("ipexctl: ")]
     return f"{_LAST_LINE}{shorten_text(lines[-1].strip())}" if lines else ""
 
 
