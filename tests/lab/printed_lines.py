@@ -9,7 +9,7 @@ Each line once in a session, told apart by what is left without run ids, hosts, 
 | `attach`, `wait`, `logs -f`, `why --profile` | not: they end with the run, and the test may need it |
 | `envs --remove`, `ps --prune`, `config init`, `exec` of other programs | not: they take away what later tests need |
 | `lab …` | not: other labs are other sessions' |
-| with `…` or a name in capitals | not: the text is about a line, and no line |
+| with `…`, a name in capitals, or a verb behind it | not: the text is about a line, and no line |
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AT_THE_END: Final = frozenset({"fetch", "stop"})
 _LOOKS: Final = frozenset({"cat", "df", "env", "free", "grep", "ip", "ls", "ps", "sha256sum", "stat", "tail", "uptime"})
 _LEFT_OUT: Final = frozenset({"-f", "--follow", "--remove", "--prune", "--profile", "init"})
 _LINE: Final = re.compile(r"(?m)(?:^ *(?:next: )?|[:;] )(ipexctl [a-z][^\n]*)")
-_PLACEHOLDER: Final = re.compile(r"…|\b[A-Z]{3,}\b(?!=)")
+_PLACEHOLDER: Final = re.compile(r"…|\b[A-Z]{3,}\b(?!=)| (?:checks|has|lists|names|shows|starts|takes|uploads)\b")
 
 
 def lines_in(text: str) -> list[str]:

@@ -21,7 +21,6 @@ from ipexctl.hosts.detect import read_hosts_file
 from lab_helpers import ask
 from record_helpers import run_record
 
-TYPES_PRINTED_LINES = True
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 

@@ -15,7 +15,6 @@ from lab_helpers import snapshot
 from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
 
-TYPES_PRINTED_LINES = True
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 
