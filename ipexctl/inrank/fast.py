@@ -195,6 +195,7 @@ def _fused(torch: Any, name: str, update: Callable[..., Any], lever: ActingLever
             and tensor.layout is torch.strided
             and tensor.device.type == "cpu"
             and tensor.is_contiguous()
+            and (name in ("adam", "adamw") or not hasattr(tensor, "placements"))  # torch shards no other fused kernel
         )
 
     def can_fuse(lists: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
