@@ -28,7 +28,7 @@ _MODULES = {
     "Note": "node.common.frames",
     "Notice": "remote.outcome",
     "RunStatus": "node.common.records",
-    "RunEnded": "run.follow",
+    "RunEnded": "run.follow_run",
 }
 """Names of the Python interface, each imported on first use: a command needs few of their modules."""
 __all__ = ["__version__", *_MODULES]

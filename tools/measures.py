@@ -176,7 +176,9 @@ _OF_OTHERS: dict[str, str] = {
     r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait timeout after (?P<second>\d{1,12})ms": (
         "of gloo and torch; a wait in shared memory ends with gloo's words"
     ),
-    "Connection (?:closed by peer|was likely closed|reset by peer|refused)|Broken pipe": "of gloo and torch",
+    r"Connection (?:closed by peer|was likely closed)|(?:gloo/|SocketImpl|TCPStore|Dist\w*Error).*"
+    r"(?:Connection (?:reset by peer|refused)|Broken pipe)": "of gloo and torch",
+    "version https://git-lfs": "of Git LFS",
 }
 """A text or a pattern that also matches a sentence of ours → whose text it looks for."""
 
@@ -411,6 +413,8 @@ def _writes_by_path(call: ast.Call) -> bool:
     """Of os and shutil: without a descriptor of the directory; open only if it can create or write."""
     module, _, name = ast.unparse(call.func).rpartition(".")
     if module not in ("os", "shutil") or any((given.arg or "").endswith("dir_fd") for given in call.keywords):
+        return False
+    if name == "utime" and ast.unparse(call.args[0]) == "number":  # an open file
         return False
     opens_to_write = name == "open" and any(
         flag in ast.unparse(call) for flag in ("O_CREAT", "O_WRONLY", "O_RDWR", "O_TRUNC")
@@ -648,6 +652,7 @@ def clock_calls(tree: ast.AST) -> Iterator[int]:
 
 _READ_ALONE: dict[str, str] = {
     "commands/value_checks.py": "imports planner and resolver in part, for the few files that set such values",
+    "launch/launchers/recipe.py": "reads Makefiles, about which no other file knows anything",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
 }
 """Small files with one importer that are understood without it → why."""

@@ -129,9 +129,14 @@ class RankOutput:
         return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
 
     @cached_property
+    def raised_by_other(self) -> re.Match[str] | None:
+        """Names the thread or process of the script that raised the exception, as Python does above the traceback."""
+        return _OTHERS.search(self.text.rpartition(TRACEBACK)[0].rstrip().rpartition("\n")[2])
+
+    @cached_property
     def who(self) -> str:
-        """Who raised the exception: the script, or a thread or process of it that Python names above the traceback."""
-        others = _OTHERS.search(self.text.rpartition(TRACEBACK)[0].rstrip().rpartition("\n")[2])
+        """Who raised the exception, in words."""
+        others = self.raised_by_other
         return "the script" if others is None else f"{others[1] or f'process {others[2]}'} of the script"
 
     @cached_property

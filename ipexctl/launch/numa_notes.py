@@ -13,7 +13,7 @@ from ipexctl.facts.cpu import CpuList, format_numa_nodes
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.launch_context import LaunchContext, NodeLayout
 from ipexctl.launch.topology import bind, default_ranks, split_ranks
-from ipexctl.text import format_count, readable
+from ipexctl.text import format_count
 
 
 def more_than_sockets(context: LaunchContext) -> Iterator[str]:
@@ -40,9 +40,9 @@ def choices(context: LaunchContext) -> Iterator[str]:
         if not share:
             return ""
         numbers = CpuList.of(number for area in node.cores.areas for number in area.hbm)
-        about = f"memory of ranks on {{}}: {readable(share)} of HBM for each (flat mode, NUMA nodes {numbers})"
+        about = f"memory of ranks on {{}}: {share / 2**30:.3g} GiB of HBM for each (flat mode, NUMA nodes {numbers})"
         if earlier is not None and earlier.size > share:
-            size = f"{readable(earlier.size)} of a rank in run {earlier.run}"
+            size = f"{earlier.size / 2**30:.3g} GiB of a rank in run {earlier.run}"
             return f"{about}, too little for the {size}: DDR is used"
         return f"{about} before DDR, because HBM has more bandwidth; what does not fit goes to DDR"
 

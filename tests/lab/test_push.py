@@ -72,7 +72,7 @@ def test_data_crosses_the_uplink_once_and_what_differs_needs_force(hosts: Lab, c
     for host in hosts.hosts:
         assert on_host(host, SUMS.format("data/corpus")) == sums(corpus)
         assert on_host(host, "ls -A data data/corpus; readlink data/corpus/first; ls -A | grep ipexctl || true") == (
-            "data:\ncorpus\n\ndata/corpus:\nfirst\nshard-0.bin\nshard-1.bin\nsmall\nshard-0.bin\n"
+            "data:\ncorpus\n\ndata/corpus:\nfirst\nshard-0.bin\nshard-1.bin\nsmall\nshard-0.bin\n.ipexctl\n"
         )
     assert set(statuses(document(hosts, corpus, "data/corpus")).values()) == {"ok"}
 

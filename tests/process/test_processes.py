@@ -113,12 +113,12 @@ def test_signal_goes_to_the_nearest_processes_that_handle_it() -> None:
 @pytest.mark.core
 def test_descendants_are_searched_only_if_the_guard_has_siblings() -> None:
     code = (
-        "import os, subprocess, sys\nfrom ipexctl.node.run.rank import rank_processes\nguard = rank_processes.Guard()\n"
+        "import os, subprocess, sys\nfrom ipexctl.node.run.rank import rank_processes as ours\nguard = ours.Guard()\n"
     )
-    code += "print(processes.has_children(guard.pid))\n"
+    code += "print(ours.has_children(guard.pid))\n"
     code += "orphan = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)\n"
-    code += "pid = int(orphan.stdout.readline())\norphan.wait()\nprint(processes.has_children(guard.pid))\n"
-    code += "print(processes.end_descendants(guard.pid) == [pid], processes.has_children(guard.pid))\nguard.dismiss()\n"
+    code += "pid = int(orphan.stdout.readline())\norphan.wait()\nprint(ours.has_children(guard.pid))\n"
+    code += "print(ours.end_descendants(guard.pid) == [pid], ours.has_children(guard.pid))\nguard.dismiss()\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ["False", "True", "True False"]
 

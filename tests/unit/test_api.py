@@ -15,7 +15,7 @@ import pytest
 from ipexctl.api import run as api
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
@@ -115,9 +115,7 @@ class Hosts:
         monkeypatch.setattr("ipexctl.run.start.pipeline.gather_facts", self._gather)
         monkeypatch.setattr("ipexctl.run.start.pipeline.ProjectUpload", lambda *_: Mock())
         monkeypatch.setattr("ipexctl.run.start.pipeline.gather", lambda _, __, probe, **___: (probe(), self.context)[1])
-        self.context: Any = SimpleNamespace(
-            spec=SPEC, asked=SPEC.asked, hosts=(), facts={}, env=RankEnv("", name="default", is_installed=False)
-        )
+        self.context: Gathered = Gathered(SPEC, {}, {}, "", RankEnv("", name="default", is_installed=False))
         monkeypatch.setattr(first_install, "ranks_on", lambda *_: None)
 
     def _install(self, _: Any, request: Any, *__: Any, probed: Any) -> Any:
@@ -179,7 +177,7 @@ def test_an_install_is_refused_if_the_new_environment_cannot_have_a_module(monke
     hosts = Hosts(monkeypatch, is_there=False)
     script = ScriptFile("x.py", imports=(Import("frobnicate", 1),))
     spec = changed(SPEC, install=True, sync=True, project=ProjectLocation(Path(), ".", (), script))
-    hosts.context.spec, hosts.context.asked = spec, spec.asked
+    hosts.context = replace(hosts.context, spec=spec)
     for dry_run in (True, False):
         failed, _ = first(spec, dry_run=dry_run)
         assert "frobnicate" in failed.reason

@@ -209,7 +209,7 @@ OPTIONS_OF_HOSTS = set(DECLARED)
 OTHERS_OF_HOSTS = {
     *("kind", "argv", "home", "iface", "exports", "sources", "master_addr", "local_rank", "allocator", "openmp"),
     *("stack", "torch", "install", "packages", "requirements", "takes_own_requirements", "extra", "group", "builds"),
-    *("checkpoint_is_found", "is_followed", "first_world_size", "resumed"),
+    *("checkpoint_is_found", "is_followed", "is_attended", "first_world_size", "resumed"),
     *("python_flags", "in_front", "is_behind_dashes"),
 }
 

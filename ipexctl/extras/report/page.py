@@ -60,6 +60,10 @@ class Fact:
     value: str
 
 
+_BY_RANK: Final = "by rank"
+"""Where a variable has another value in each rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class SettingRow:
     name: str
@@ -273,7 +277,7 @@ def _settings(settings: Sequence[Setting]) -> Iterator[SettingRow]:
             yield replace(first, name=", ".join(dict.fromkeys(row.name for row in found)))
         elif len(found) > _FEW_VALUES:
             values = list(dict.fromkeys(row.value or "" for row in found))
-            yield SettingRow(name, f"{values[0]} … {values[-1]}", reason, f"{len(values)} values, by rank")
+            yield SettingRow(name, f"{values[0]} … {values[-1]}", reason, f"{len(values)} values, {_BY_RANK}")
         else:
             yield from found
 
@@ -385,7 +389,7 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
         elif fact.label == "Script":  # without its arguments
             values["Script"] = fact.value.split()[:1]
     for row in page.settings:
-        if row.where.startswith("rank") or row.where.endswith("by rank") or _OF_A_RUN.search(row.name):
+        if row.where.startswith("rank") or row.where.endswith(_BY_RANK) or _OF_A_RUN.search(row.name):
             continue
         shown = "(not shown)" if row.is_hidden else "(removed)" if row.value is None else row.value
         # Some variables hold the run's id or the environment's path, which are no settings.

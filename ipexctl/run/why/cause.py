@@ -109,7 +109,7 @@ def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
         return hint or _of_hang(snapshot, hang)
     if snapshot.current_dump is not None and snapshot.current_dump.is_complete:
         raised = choose_raised(snapshot)  # by a thread: no rank waits for another one
-        return raised if raised is not None and snapshot.output_of(raised.rank).who != "the script" else None
+        return raised if raised is not None and snapshot.output_of(raised.rank).raised_by_other else None
     return choose_raised(snapshot) or hint
 
 

@@ -213,7 +213,7 @@ def left_lines(run: str, node0: str, unseen: float | None, whose: str = "") -> t
         seen = f"{node0} does not answer; run {run} was last seen {rough_duration(unseen)} ago"
     else:
         seen = f"run {run} continues"
-    stop = Fix("  {whose}; to stop it all the same: `ipexctl stop {run} --force`", whose=whose, run=run)
+    stop = Fix("  {whose}; to see what stopping it takes: `ipexctl stop {run}`", whose=whose, run=run)
     return (
         Fix(f"detached; {seen}: `ipexctl attach {run}`"),
         stop if whose else Fix(f"  to stop it: `ipexctl stop {run}`"),

@@ -140,8 +140,8 @@ def fixes() -> Iterator[tuple[str, Fix]]:
     for path, tree in modules().items():
         for line, text, is_template in texts_of(tree):
             yield f"{path}:{line}", Fix.filled(text, Sample() if is_template else None)
-    for section in yaml.safe_load(Path(error_table.__file__).with_name("table.yaml").read_text()).values():
-        for row in section:
+    for name, section in yaml.safe_load(Path(error_table.__file__).with_name("table.yaml").read_text()).items():
+        for row in section if name != "arguments" else ():  # these rows have no fix of their own
             yield from ((row["id"], Fix.filled(row.get(name, ""), Sample())) for name in ("fix", "at_install"))
 
 

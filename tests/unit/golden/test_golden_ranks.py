@@ -16,7 +16,7 @@ from golden_file import Case, golden_diff
 from ipexctl.commands.ps_command import as_json
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, read_status
+from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, Stepping, read_status
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.ps import KnownRun
@@ -25,7 +25,7 @@ from ipexctl.ui.run.events import EventsView
 from record_helpers import run_record
 
 DOCS = Path(__file__).parents[3] / "docs"
-FIGURES = RankFigures(790.5, 2 << 30, "S", "futex_wait", 40, 3, lost=9)
+FIGURES = RankFigures(790.5, 2 << 30, "S", "futex_wait", 40, 3, 9, Stepping(7, 0.5, 0.2), 12.0)
 RANKS = (
     RankStatus(0, "n1", "running", 7, FIGURES, port=2901, restarts=1),
     RankStatus(1, "n2", "failed", 8, FIGURES.after_exit(), 5),
@@ -54,6 +54,8 @@ NUMBERS = {
     "out_lines": Decided(None, "out"),
     "err_lines": Decided(None, "err"),
     "lost": Decided(None, "lost"),
+    "stepping": Decided(None, ""),  # for the age of a step
+    "unheard": Decided(None, "unheard"),
 }
 
 
@@ -86,6 +88,7 @@ def test_each_number_of_a_rank_is_decided(capfd: pytest.CaptureFixture[str]) -> 
     own = figures["ranks"][0]
     assert own == {**of_ps, "exit_code": None, "state": "running"}
     assert shown.items() <= {**own, **own["lines"]}.items()
-    assert read_status(json.loads(json.dumps(FAILED.to_json()))) == FAILED
+    kept = tuple(rank._replace(figures=rank.figures._replace(stepping=None)) for rank in RANKS)
+    assert read_status(json.loads(json.dumps(FAILED.to_json()))) == FAILED._replace(ranks=kept)
     (documented,) = re.findall(r"`ranks\[\] \{(.*?)\}+`", (DOCS / "run-watch.md").read_text(), re.DOTALL)
     assert shown.keys() <= set(re.findall(r"\w+", documented))

@@ -88,7 +88,7 @@ class Supervised:
             elif isinstance(command, m.AskWrappers):
                 gone = {rank: each for rank, each in command.wrappers.items() if rank not in self.alive}
                 self._handle(m.WrappersGone(gone))
-            elif command is m.Act.TAKE_DUMP:
+            elif command is m.SupervisorAct.TAKE_DUMP:
                 self.dumps += self.has_room_for_dumps
                 self._handle(m.DumpAsked(f"d{self.dumps}" if self.has_room_for_dumps else "", is_own=True))
 
@@ -147,7 +147,7 @@ class Supervised:
     def done(self, kind: type[Kind]) -> list[Kind]:
         return [command for command in self.commands if isinstance(command, kind)]
 
-    def acts(self, act: m.Act) -> list[m.Act]:
+    def acts(self, act: m.SupervisorAct) -> list[m.SupervisorAct]:
         return [act for command in self.commands if command is act]
 
     def sent(self, kind: str) -> list[int]:

@@ -177,7 +177,7 @@ def plan_attempt(turn: Transition, hosts: Collection[str]) -> None:
     search = turn.state.search
     absent = {} if search is None else {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
     turn.log("hosts", attempt=turn.state.status.attempt, hosts=list(hosts_of(turn.state)), absent=absent)
-    turn.do(m.Act.PREPARE_HOSTS)
+    turn.do(m.SupervisorAct.PREPARE_HOSTS)
 
 
 def on_hosts_prepared(turn: Transition, event: m.HostsPrepared) -> None:

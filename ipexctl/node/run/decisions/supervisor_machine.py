@@ -425,7 +425,7 @@ def check_limits(turn: Transition, launcher: LauncherState) -> None:
     limit = turn.state.limit
     if limit is not None and turn.state.ending is None and limit.is_due(now):
         turn.set(limit=limit._replace(is_asked=True))
-        turn.do(m.Act.ASK_TIME_LEFT)
+        turn.do(m.SupervisorAct.ASK_TIME_LEFT)
 
 
 def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
@@ -467,7 +467,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
     disk = disk._replace(since=max(disk.since, tick.written_at) if is_hindered else now)
     if disk.is_full and now - disk.looked_at > DISK_CHECK_INTERVAL:
         turn.set(disk=disk._replace(looked_at=now))
-        turn.do(m.Act.CHECK_DISK)
+        turn.do(m.SupervisorAct.CHECK_DISK)
         return
     turn.set(disk=disk)
     if disk.is_full and now - disk.since > FULL_DISK_ROOM:
@@ -513,7 +513,7 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
     silent = Silence(event.since, options.hang_after if is_long else length, event.ranks, on_hang=options.on_hang)
     turn.set_status(silent=silent)
     turn.log("silent", **encode(silent))
-    turn.do(m.Act.TAKE_DUMP)
+    turn.do(m.SupervisorAct.TAKE_DUMP)
 
 
 def on_training_fails(turn: Transition, event: m.TrainingFails) -> None:
@@ -632,7 +632,7 @@ def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
         return
     turn.set(is_asked_to_stop=True)
     if turn.state.job is not None:
-        turn.do(m.Act.ASK_JOB)
+        turn.do(m.SupervisorAct.ASK_JOB)
     verdict.stop(turn, 128 + event.signal, event.stopped._replace(at=turn.now.epoch))
 
 

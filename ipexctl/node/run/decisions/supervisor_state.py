@@ -425,7 +425,7 @@ Event = Union[
 # What is to be done
 
 
-class Act(Enum):
+class SupervisorAct(Enum):
     PREPARE_HOSTS = "write the hosts' jobs in the background; HostsPrepared follows"
     END_EXCHANGE = "end the checkpoint exchange, if it is running"
     CHECK_DISK = "check the disk; DISK_HAS_ROOM may follow"
@@ -528,7 +528,7 @@ class Finish(NamedTuple):
 
 
 Action = Union[
-    Act,
+    SupervisorAct,
     StartAttempt,
     FindHosts,
     AskWrappers,

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequ
 from ipexctl.node.common.node_limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State, StopRecord
 from ipexctl.node.run.decisions.supervisor_state import (
-    Act,
     AddNote,
     Ending,
     LauncherState,
     RankState,
+    SupervisorAct,
     SupervisorState,
     Transition,
     first_ranks,
@@ -421,7 +421,7 @@ def begin_next_attempt(turn: Transition) -> None:
 def end_exchange(turn: Transition) -> None:
     if turn.state.is_exchanging:
         turn.set(is_exchanging=False)
-        turn.do(Act.END_EXCHANGE)
+        turn.do(SupervisorAct.END_EXCHANGE)
 
 
 def stop_rank(turn: Transition, peer: RankState) -> None:

@@ -48,12 +48,12 @@ class HostStarter:
         self.actions: Mapping[object, Callable[[Any], None]] = {
             machine.StartWrappers: self.start_wrappers,
             machine.SignalProcesses: self.signal_processes,
-            machine.Act.KILL_PROCESSES: lambda _: self.kill_processes(),
+            machine.StarterAct.KILL_PROCESSES: lambda _: self.kill_processes(),
             machine.StartShell: self.start_shell,
             machine.EndShell: lambda command: self.shells.end(command.id),
             machine.FindGoneWrappers: self.find_gone_wrappers,
-            machine.Act.SEND_BEAT: lambda _: self.client.send_message("beat"),
-            machine.Act.REPEAT_ENDS: self.repeat_ends,
+            machine.StarterAct.SEND_BEAT: lambda _: self.client.send_message("beat"),
+            machine.StarterAct.REPEAT_ENDS: self.repeat_ends,
         }
 
     def run(self) -> None:
@@ -88,7 +88,7 @@ class HostStarter:
     def apply(self, step: machine.Step) -> None:
         self.state, commands = step
         for command in commands:
-            self.actions[command if isinstance(command, machine.Act) else type(command)](command)
+            self.actions[command if isinstance(command, machine.StarterAct) else type(command)](command)
 
     def on_welcome(self, welcome: Json) -> None:
         self.apply(self.state.on_welcome(welcome))
@@ -144,7 +144,7 @@ class HostStarter:
         self.ends.append(end)
         self.client.send_message(**end)
 
-    def repeat_ends(self, _: machine.Act) -> None:
+    def repeat_ends(self, _: machine.StarterAct) -> None:
         for end in self.ends:
             self.client.send_message(**end)
 

@@ -22,7 +22,7 @@ NEVER = float("inf")
 BUSY_TURN = 0.5
 
 
-class Act(Enum):
+class StarterAct(Enum):
     KILL_PROCESSES = "kill what remains of the attempt's wrappers and lines"
     SEND_BEAT = "send the supervisor a heartbeat"
     REPEAT_ENDS = "report ended wrappers and lines again: the first report may have been lost"
@@ -60,7 +60,7 @@ class FindGoneWrappers(NamedTuple):
     """Rank, pid, start and scope of each, as in `messages.Hello`."""
 
 
-Command = Union[Act, StartWrappers, SignalProcesses, StartShell, EndShell, FindGoneWrappers]
+Command = Union[StarterAct, StartWrappers, SignalProcesses, StartShell, EndShell, FindGoneWrappers]
 Step = Tuple["HostStarterState", Tuple[Command, ...]]
 
 
@@ -81,7 +81,7 @@ class HostStarterState(NamedTuple):
         """Handle the first welcome or a reconnect. Orders that were missed follow. Exit if the host has a starter."""
         if welcome.get("is_taken"):
             return self._replace(is_over=True), ()
-        return self._replace(has_met=True, is_lost=False, beat_at=0.0), (Act.REPEAT_ENDS,)
+        return self._replace(has_met=True, is_lost=False, beat_at=0.0), (StarterAct.REPEAT_ENDS,)
 
     def on_message(self, message: Json) -> Step:
         kind = message.get("t")
@@ -108,7 +108,7 @@ class HostStarterState(NamedTuple):
             state = self._replace(is_lost=True, kill_at=now + TERM_GRACE + OUTPUT_DRAIN, wait_until=now + STARTER_WAIT)
             return state, () if is_idle else (SignalProcesses(signal.SIGTERM),)
         if contact.is_up and now >= self.beat_at:
-            return self._replace(beat_at=now + BEAT_INTERVAL), (Act.SEND_BEAT,)
+            return self._replace(beat_at=now + BEAT_INTERVAL), (StarterAct.SEND_BEAT,)
         return self, ()
 
     def seconds_to_turn(self, contact: Contact, now: float) -> float:
@@ -121,7 +121,7 @@ class HostStarterState(NamedTuple):
         may_be_back = self.rejoins and self.has_met and not contact.is_refused and now < self.wait_until
         if not is_idle and now < self.kill_at:
             return self, ()
-        return self._replace(is_over=not may_be_back), () if is_idle else (Act.KILL_PROCESSES,)
+        return self._replace(is_over=not may_be_back), () if is_idle else (StarterAct.KILL_PROCESSES,)
 
     def _start_shell(self, number: int, line: str) -> Step:
         if self.is_lost or number in self.shells:

@@ -136,7 +136,7 @@ class SupervisorLoop:
         self.actions: Mapping[object, Callable[[Any], None]] = {
             m.StartAttempt: self.start_attempt,
             m.FindHosts: self.find_hosts,
-            m.Act.PREPARE_HOSTS: self.prepare_hosts,
+            m.SupervisorAct.PREPARE_HOSTS: self.prepare_hosts,
             m.AskWrappers: self.ask_wrappers,
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
             m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
@@ -145,16 +145,16 @@ class SupervisorLoop:
             m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
             m.EndOutput: self.end_output,
             m.SignalLauncher: self.signal_launcher,
-            m.Act.END_EXCHANGE: self.end_exchange,
+            m.SupervisorAct.END_EXCHANGE: self.end_exchange,
             m.LogEvent: lambda event: self.log(event.name, event.fields),
             m.AddNote: self.add_note,
-            m.Act.CHECK_DISK: self.check_disk,
+            m.SupervisorAct.CHECK_DISK: self.check_disk,
             m.CheckSilence: self.check_silence,
-            m.Act.TAKE_DUMP: self.take_dump,
+            m.SupervisorAct.TAKE_DUMP: self.take_dump,
             m.WriteDump: self.write_dump,
             m.RemoveDump: lambda dump: stack_dumps.remove_dump(self.dumps, dump.id),
-            m.Act.ASK_TIME_LEFT: self.ask_time_left,
-            m.Act.ASK_JOB: self.ask_job,
+            m.SupervisorAct.ASK_TIME_LEFT: self.ask_time_left,
+            m.SupervisorAct.ASK_JOB: self.ask_job,
             m.Close: self.close,
             m.Finish: self.finish,
         }
@@ -241,7 +241,7 @@ class SupervisorLoop:
             self.record.is_unsaved = True
         self.state, self.record.status = state, state.status
         for command in commands:
-            self.actions[command if isinstance(command, m.Act) else type(command)](command)
+            self.actions[command if isinstance(command, m.SupervisorAct) else type(command)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
         if isinstance(message, (messages.Beat, messages.Exit)):
@@ -433,7 +433,7 @@ class SupervisorLoop:
         peer.accept_output()
         peer.end_output(peer.ends)
 
-    def check_disk(self, _: m.Act) -> None:
+    def check_disk(self, _: m.SupervisorAct) -> None:
         if self.record.has_room():
             self.on_event(m.Happened.DISK_HAS_ROOM)
 
@@ -449,7 +449,7 @@ class SupervisorLoop:
         last = lines[-1][:400] if lines else None
         return SilentRank(rank, peer.host, last, figures.cpu, figures.process, figures.waits_in, stream)
 
-    def take_dump(self, _: m.Act) -> None:
+    def take_dump(self, _: m.SupervisorAct) -> None:
         dump_id = stack_dumps.new_dump_id(time.time())
         try:
             make_private_directory(self.dumps)
@@ -533,7 +533,7 @@ class SupervisorLoop:
             self.has_checkpoint = has_file(path)
             time.sleep(CHECKPOINT_INTERVAL)
 
-    def end_exchange(self, _: m.Act) -> None:
+    def end_exchange(self, _: m.SupervisorAct) -> None:
         if self.exchange is not None:
             self.exchange.close()
             self.exchange = None
@@ -615,7 +615,7 @@ class SupervisorLoop:
         for each in self.hosts_named(command.hosts):
             self.calls.find(each.name, each.word, self.rundir)
 
-    def prepare_hosts(self, _: m.Act) -> None:
+    def prepare_hosts(self, _: m.SupervisorAct) -> None:
         """Write the hostfile and node0's job file, and send other stores their jobs. Without logins, `start_orders`
         carries them."""
         self.leave_attempt()
@@ -684,11 +684,11 @@ class SupervisorLoop:
 
     # The job of Slurm
 
-    def ask_time_left(self, _: m.Act) -> None:
+    def ask_time_left(self, _: m.SupervisorAct) -> None:
         if self.job is not None:
             self.job.ask_time_left(time.monotonic())
 
-    def ask_job(self, _: m.Act) -> None:
+    def ask_job(self, _: m.SupervisorAct) -> None:
         if self.job is not None:
             self.job.begin_query()
 

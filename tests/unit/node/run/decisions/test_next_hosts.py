@@ -59,7 +59,7 @@ def test_the_next_attempt_has_the_hosts_that_answer(
 ) -> None:
     run = answer(lose(pooled().begin(), *lost), *answers)
     run.run_until(run.clock + LOST_HOST_ANSWER + 1)
-    assert run.acts(m.Act.PREPARE_HOSTS)
+    assert run.acts(m.SupervisorAct.PREPARE_HOSTS)
     assert (hosts_of(run), run.state.status.attempt, run.state.status.state) == (hosts, 1, "starting")
     status = run.state.status
     assert (status.world_size, status.nodes, len(run.state.plan.ranks)) == (2 * len(hosts), len(hosts), 2 * len(hosts))
@@ -129,7 +129,7 @@ def test_a_host_that_refuses_its_job_is_left_out(failed: dict[str, str], hosts: 
     run.run_until(run.clock + LOST_HOST_ANSWER + 1).at(run.clock, m.HostsPrepared(failed))
     if hosts:
         assert (hosts_of(run), run.state.status.attempt) == (hosts, 1)
-        assert run.acts(m.Act.PREPARE_HOSTS)
+        assert run.acts(m.SupervisorAct.PREPARE_HOSTS)
         return
     run.run_until(run.clock + 1)
     assert run.state.is_closing

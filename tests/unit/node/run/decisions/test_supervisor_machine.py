@@ -274,7 +274,7 @@ def test_commands_begin_when_all_hosts_have_the_checkpoint() -> None:
     run = Supervised(3, checkpoint="c.pt").begin(pids=False)
     assert supervisor_machine.check_interval(run.state) == supervisor_machine.CHECK_INTERVAL
     run.at(5, m.ExchangeOver())
-    assert (run.sent("begin"), run.acts(m.Act.END_EXCHANGE)) == ([0, 1, 2], [m.Act.END_EXCHANGE])
+    assert (run.sent("begin"), run.acts(m.SupervisorAct.END_EXCHANGE)) == ([0, 1, 2], [m.SupervisorAct.END_EXCHANGE])
     assert not run.at(6, m.ExchangeOver()).commands
 
 
@@ -289,8 +289,8 @@ def test_a_checkpoint_that_cannot_be_brought_to_a_host_ends_the_run(event: m.Eve
     run = Supervised(3, checkpoint="c.pt").begin(pids=False).at(5, event)
     assert run.blamed[:3] == ("checkpoint", 2, "node2")
     assert missing(run.reason, words) == []
-    assert run.acts(m.Act.END_EXCHANGE)
-    assert SENT(2, messages.CheckpointFailed("later")) and not run.at(6, event).acts(m.Act.END_EXCHANGE)
+    assert run.acts(m.SupervisorAct.END_EXCHANGE)
+    assert SENT(2, messages.CheckpointFailed("later")) and not run.at(6, event).acts(m.SupervisorAct.END_EXCHANGE)
 
 
 @pytest.mark.parametrize(
@@ -484,12 +484,12 @@ def test_an_attempt_that_cannot_start_is_the_end() -> None:
 
 def test_output_that_a_full_disk_refused_is_asked_for_again() -> None:
     run = Supervised(2).begin().at(5, m.Happened.OUTPUT_REFUSED).run_until(60)
-    looks = run.acts(m.Act.CHECK_DISK)
+    looks = run.acts(m.SupervisorAct.CHECK_DISK)
     assert 27 <= len(looks) <= 56
     assert run.ending is None, "training goes on"
     run.at(60, m.Happened.DISK_HAS_ROOM)
     assert [rewind.rank for rewind in run.done(m.Rewind)] == [0, 1]
-    assert not run.run_until(70).acts(m.Act.CHECK_DISK)
+    assert not run.run_until(70).acts(m.SupervisorAct.CHECK_DISK)
 
 
 def test_ranks_that_have_ended_wait_for_a_full_disk_for_a_while() -> None:
@@ -629,7 +629,7 @@ def near_the_limit(run: Supervised) -> Supervised:
     """The job has a limit of an hour, and its notice is due."""
     run.run_until(1)
     run.at(1, m.TimeLeft(0.0, is_answer=True, seconds=3600)).run_until(3540.5)
-    assert run.acts(m.Act.ASK_TIME_LEFT)
+    assert run.acts(m.SupervisorAct.ASK_TIME_LEFT)
     return run.at(3540.5, m.TimeLeft(3540.5, is_answer=True, seconds=59))
 
 
@@ -658,7 +658,7 @@ def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None
 
 def test_a_stop_by_a_user_near_the_limit_is_final() -> None:
     run = near_the_limit(Supervised(2, hang_after=0.0, job=JOB).begin()).at(3545, m.StopAsked(15))
-    assert run.acts(m.Act.ASK_JOB)
+    assert run.acts(m.SupervisorAct.ASK_JOB)
     run.stopped_ranks_end(3546).run_until(3547).at(3547, m.Closed())
     assert (run.state.status.state, run.state.status.job_end) == ("stopped", "")
 

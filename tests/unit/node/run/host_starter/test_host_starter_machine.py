@@ -10,11 +10,11 @@ import pytest
 from ipexctl.node.common.node_limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
 from ipexctl.node.run.connection.supervisor_contact import BEAT_INTERVAL, Contact
 from ipexctl.node.run.host_starter.host_starter_machine import (
-    Act,
     EndShell,
     FindGoneWrappers,
     HostStarterState,
     SignalProcesses,
+    StarterAct,
     StartShell,
     StartWrappers,
 )
@@ -58,7 +58,7 @@ def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(
     order: int, before: int | None, commands: tuple[object, ...]
 ) -> None:
     state, found = HostStarterState(attempt=before, is_lost=True).on_welcome({})
-    assert (found, state.has_met) == ((Act.REPEAT_ENDS,), True)
+    assert (found, state.has_met) == ((StarterAct.REPEAT_ENDS,), True)
     assert state.on_message({"t": "start", "attempt": order})[1] == commands
 
 
@@ -115,7 +115,7 @@ def test_line_of_mpirun_is_run_once() -> None:
 def test_it_shows_that_it_lives_as_often_as_a_rank() -> None:
     seen = contact(10.0, is_up=True)
     state, commands = MET.on_turn(seen, 10.0, is_idle=True)
-    assert commands == (Act.SEND_BEAT,)
+    assert commands == (StarterAct.SEND_BEAT,)
     assert state.seconds_to_turn(seen, 10.0) == BEAT_INTERVAL
     assert state.on_turn(seen, 10.0 + BEAT_INTERVAL - 0.1, is_idle=True)[1] == ()
-    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, is_idle=True)[1] == (Act.SEND_BEAT,)
+    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, is_idle=True)[1] == (StarterAct.SEND_BEAT,)
