@@ -529,8 +529,8 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
     if guards:
         least = "".join(f" ({each.text})" for each in found.measured("memory-low", "memory-free"))
         which = f"{guards[0].text}, a guard of memory that runs there{least}"
-    sender = f"a person, a scheduler or {which}"
-    cause = f"{who} was ended by {signal_name(number)} from elsewhere: {sender}, or a shutdown of {host}"
+    sender = f"by the script itself, a person, a scheduler or {which}"
+    cause = f"{who} was ended by {signal_name(number)}, which ipexctl did not send: {sender}, or a shutdown of {host}"
     if number == signal.SIGKILL:
         cause = f"{who} was killed on {host}, and the kernel counted no kill for memory: {sender}"
     if guards and low:
