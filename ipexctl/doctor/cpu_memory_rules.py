@@ -109,14 +109,13 @@ def fewer_allowed_cpus(host: HostContext) -> Iterator[Finding]:
     level: Level = "info" if host.facts.batch.job else "warn"
     fix = "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files"
     reason = f"This account may use {usable} of the machine's {format_count(cpu.cores, 'core')}"
+    planned = "this core" if usable == 1 else "these cores"
     if cpu.isolated is not None and not set(cpu.online or ()) - set(cpu.affinity or ()) - set(cpu.isolated):
         level, reason = "info", f"The boot line keeps programs off CPUs {cpu.isolated} (isolcpus=)"
         fix = "if nothing else needs these cores: boot without isolcpus=, nohz_full= and rcu_nocbs="
+        planned = f"the other {format_count(usable, 'core')}"
     elif host.facts.batch.job:
         fix = "ask the scheduler for more cores"
-    planned = "this core" if usable == 1 else "these cores"
-    if reason.endswith("(isolcpus=)"):
-        planned = f"the other {format_count(usable, 'core')}"
     yield Finding("cpu.fewer_allowed", level, f"{reason}: ranks and threads are planned only for {planned}", fix)
 
 

@@ -241,7 +241,9 @@ def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, mo
     monkeypatch.setattr(SessionPool, "session", lambda _, host: LocalSession(host))
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
         (answer,) = gather_facts(OpenHosts((host,), pool))
-    assert 2.0 <= time.monotonic() - started < 6.0 <= PROBE_REST + 1
+    slowness = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # the probe waits longer on a busy machine
+    assert 2.0 <= time.monotonic() - started < 6.0 * slowness
+    assert PROBE_REST >= 5.0
     assert (answer.status, answer.reason) == ("ok", "")
     facts = answer.facts
     assert facts is not None
