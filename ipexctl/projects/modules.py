@@ -30,6 +30,8 @@ _MOST_ENTRIES: Final = 2000
 _MOST_NAMES: Final = 100_000
 _NEEDED_BY: Final = {"torch.utils.tensorboard": "tensorboard"}
 """Module of a package → another package's module that it imports, though its own package does not require that."""
+_ALL_FOUND: Final = re.compile(rb"(?m)^__all__\s*=(?=[^#]*(?:glob|listdir|iter_modules|basename|modules))")
+"""An `__init__.py` whose `import *` imports each of its modules, because it lists its directory."""
 _TOKEN: Final = re.compile(rb"[\w\x80-\xff]+|[^\w\s]")
 
 
@@ -342,7 +344,10 @@ class _Walk:
                 return
             places = portions
         is_namespace_package = place is None
-        for each in imported.names:
+        names = imported.names
+        if place is not None and names == ("*",) and _ALL_FOUND.search(_text_of(places[0] / "__init__.py")):
+            names = tuple(sorted(modules_in(places[0]) - {"__init__"}))
+        for each in names:
             full = f"{dotted}.{each}"
             place = next((place for place in places if has_module(place, each)), None)
             if place is not None and (place / f"{each}.py").is_file():
@@ -370,12 +375,16 @@ class _Walk:
         self._waiting.append((path, package))
 
 
+def _text_of(path: Path) -> bytes:
+    try:
+        return read_regular(path, SOURCE)
+    except OSError:
+        return b""
+
+
 def _is_made_of_names(directory: Path) -> bool:
     """True for a package whose `__init__.py` may add modules when it runs."""
-    try:
-        text = read_regular(directory / "__init__.py", SOURCE)
-    except OSError:
-        return False
+    text = _text_of(directory / "__init__.py")
     return any(word in text for word in (b"__getattr__", b"__path__", b"sys.modules", b"lazy"))
 
 

@@ -348,6 +348,8 @@ class InstallContext:
         self.request = request
         self.typed = request
         """The request as typed; packages from a host's record may be added to `request`."""
+        self.made_for = request.to_json()
+        """The request with the packages of the environment that it adds to, before lines of lists are left out."""
         self.watch = watch
         self.extended: EnvRecord | None = None
         self.origins: Mapping[str, str] = {}
@@ -382,6 +384,12 @@ class InstallContext:
     @property
     def home(self) -> str:
         return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
+
+    @property
+    def made_for_all(self) -> tuple[dict[str, Any], ...]:
+        """As env.json records them: what the next call will ask for again, and last what the lock has."""
+        locked = self.request.to_json()
+        return (locked,) if locked == self.made_for else (self.made_for, locked)
 
     @contextmanager
     def timed(self, host: str, what: str) -> Iterator[None]:

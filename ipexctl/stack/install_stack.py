@@ -192,7 +192,7 @@ def _find_known(context: InstallContext) -> Existing | None:
             origins = {line: f"the environment {request.name}" for line in env.extras if line not in typed}
             context.request = replace(request, env=env, origins={**request.origins, **origins})
             context.origins = context.extended.origins
-    made_for = context.request.to_json()
+    context.made_for = made_for = context.request.to_json()
 
     def answers(_: Env, record: EnvRecord) -> bool:
         is_built = set(request.builds) <= set(record.built)
@@ -284,7 +284,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         return context.report(stack=summary, lock=lock, path=_path_of(context))
     built = [*context.request.builds, *(project.name for project in context.request.projects)]
     built += [each.wheel.name for each in context.built if each.wheel in lock.wheels]
-    record = record._replace(requests=(context.request.to_json(),), built=tuple(built))
+    record = record._replace(requests=context.made_for_all, built=tuple(built))
     installer = EnvInstaller(context, EnvSpec.of(locked, record, unpacked))
     installer.build_everywhere(context.pending)
     has_failed = any(result.status not in ("ok", "changed") for result in context.done.values())

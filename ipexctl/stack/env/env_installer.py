@@ -63,7 +63,8 @@ class EnvInstaller:
                 built.add(host.name)
                 if not is_new:
                     # so that the next call with this request needs no index
-                    self._client(host, session).add_request(self.spec.name, context.request.to_json())
+                    for request in context.made_for_all:
+                        self._client(host, session).add_request(self.spec.name, request)
                 self._verify(host, session, changed=is_new)
 
             for done in context.pool.each(leaders, build_one):

@@ -489,11 +489,26 @@ _OTHER_FILE: Final = Fix(
 )
 
 
-class LacksWheel(HostError):
+class LacksPackage(HostError):
+    """No index has a package that the call names."""
+
+    def __init__(self, package: str, reason: str, fix: str) -> None:
+        super().__init__(reason, fix)
+        self.package = package
+
+
+class LacksWheel(LacksPackage):
     """The indexes have no wheel of a package outside the stack that fits the hosts."""
 
     def __init__(self, package: str, reason: str) -> None:
-        super().__init__(reason, f"use another version, or build it from its source: --build {package}")
+        super().__init__(package, reason, f"use another version, or build it from its source: --build {package}")
+
+
+class LacksVersion(UserError):
+    """No index has a version of a package outside the stack that the call allows."""
+
+    def __init__(self, package: str, reason: str, fix: str) -> None:
+        super().__init__(reason, fix=fix)
         self.package = package
 
 
@@ -676,7 +691,11 @@ def explain_refusal(
         known = {re.split(r"[^\w.-]", each)[0] for packages in known_packages().values() for each in packages}
         if near := get_close_matches(said.absent, known, n=1, cutoff=0.75):
             advice = f"did you mean {near[0]}? Or {advice}"
-        return HostError(f"no index {'that answered ' * bool(failures)}has the package of {who}", advice)
+        return LacksPackage(
+            said.absent, f"no index {'that answered ' * bool(failures)}has the package of {who}", advice
+        )
+    if user_lines and said.absent and said.absent not in of_stack:
+        return LacksVersion(said.absent, f"{who} can't be installed with {plan.row.name}{quote}", fix)
     if user_lines and (said.is_conflict or said.absent):
         return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)
     return HostError(f"uv on {machine} failed to lock {who}{quote}", fix)

@@ -430,6 +430,28 @@ def test_a_namespace_package_is_all_of_its_directories_and_hosts_are_asked_for_t
 
 
 @pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (
+            "import glob\nmodules = glob.glob('*.py')\n__all__ = [basename(f)[:-3] for f in modules]\n",
+            ["torch_scatter"],
+        ),
+        ("__all__ = ['f']\n", []),
+        ("", []),
+    ],
+)
+def test_a_star_imports_each_module_of_a_package_that_lists_its_directory(
+    tmp_path: Path, names: str, found: list[str]
+) -> None:
+    (tmp_path / "pkg" / "act").mkdir(parents=True)
+    (tmp_path / "pkg/__init__.py").write_text("from .act import *\n")
+    (tmp_path / "pkg/act/__init__.py").write_text(names)
+    (tmp_path / "pkg/act/pool.py").write_text("import torch_scatter\n")
+    script = script_in(tmp_path, "import pkg\n")
+    assert [each.module for each in script.imports if each.module == "torch_scatter"] == found
+
+
+@pytest.mark.parametrize(
     ("text", "files", "fix"),
     [
         ("import pkg.made", {}, "python -m pip install -e ."),

@@ -19,7 +19,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import minor, rows, version_key
 from ipexctl.stack.expected_stack import check_stack_request
 from ipexctl.stack.lock.stack_locking import needed_builds
-from ipexctl.stack.lock.wheel_lock import LacksWheel, explain_refusal
+from ipexctl.stack.lock.wheel_lock import LacksPackage, LacksVersion, LacksWheel, explain_refusal
 from ipexctl.stack.lock.wheels import Availability, lacks_oneccl
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks
@@ -292,10 +292,17 @@ def test_package_of_which_no_version_has_a_wheel_can_be_built() -> None:
     assert error.package == "fair-seq"
 
 
+def test_a_version_that_no_index_has_names_its_package() -> None:
+    error = error_for(f"Because there is no version of peft==99 and you require peft==99, {END}", "peft==99")
+    assert isinstance(error, LacksVersion)
+    assert error.package == "peft"
+
+
 def test_name_that_no_index_has_is_to_be_corrected() -> None:
     error = error_for(f"Because tqmd was not found in the package registry and you require tqmd, {END}", "tqmd")
     assert missing(text_of(error), "no index tqmd --with") == []
-    assert isinstance(error, HostError)
+    assert isinstance(error, LacksPackage)
+    assert error.package == "tqmd"
     assert missing(error.fix, "did you mean tqdm? name --extra-index-url") == []
 
 
