@@ -603,11 +603,8 @@ class _Locking:
             lock = lock or make(constraints=held)
             lock = make(constraints=(*held, *limits)) if limit(lock) else lock
         except (LacksPackage, LacksVersion) as error:
-            reason = error.reason if isinstance(error, LacksPackage) else error.message
-            if self._leave_out(error.package, reason, plan, has_version=isinstance(error, LacksWheel)):
+            if self._leave_out(error, plan):
                 return self._make(plan, index_answer, maker, bound)
-            if not isinstance(error, LacksWheel):
-                raise
             raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
         except UserError as error:
             if lock is None:
@@ -623,15 +620,14 @@ class _Locking:
             context.notes.append(Fix("{text}; for the newest, {build}", text=text, build=build))
         return lock
 
-    def _leave_out(self, package: str, reason: str, plan: StackPlan, *, has_version: bool) -> bool:
-        """True if lines of lists that need this package are left out now, as no import of the script needs theirs.
-        `has_version`: only its wheel is missing."""
+    def _leave_out(self, error: LacksPackage | LacksVersion, plan: StackPlan) -> bool:
+        """True if lines of lists that need this package are left out now, as no import of the script needs theirs."""
         context, request = self.context, self.context.request
         modules = request.needed if request.needed is not None else ()
         of_script = {name for each in modules for name in known_packages().get(each, (each,))}
         needed = {canonicalize_name(project_of(name)) for name in of_script}
-        pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(package)}"
-        names = {canonicalize_name(name) for name in (package, *re.findall(pattern, reason))} - needed
+        pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(error.package)}"
+        names = {canonicalize_name(name) for name in (error.package, *re.findall(pattern, error.reason))} - needed
         listed = [line for line in request.env.extras if line in request.origins]
         lines = [line for line in listed if canonicalize_name(Requirement(line).name) in names]
         if request.needed is None or not lines:
@@ -640,9 +636,12 @@ class _Locking:
         context.request = replace(
             request, env=replace(request.env, extras=extras), left_out=(*request.left_out, *lines)
         )
-        why, build = f"no index has that version of {package}", ""
-        if has_version:
-            why, build = f"{package} has no wheel for Python {plan.python}", f"; to build it: --build {package}"
+        why, build = f"no index has that version of {error.package}", ""
+        if isinstance(error, LacksWheel):
+            why, build = (
+                f"{error.package} has no wheel for Python {plan.python}",
+                f"; to build it: --build {error.package}",
+            )
         context.notes += [
             f"{request.origins[line]}: {line} is left out: {why}, and the script does not import it{build}"
             for line in lines
@@ -660,13 +659,15 @@ class _Locking:
 
     def _lacks_wheels(
         self,
-        error: LacksWheel,
+        error: LacksPackage | LacksVersion,
         try_lock: Callable[..., Lock],
         limit: Callable[[Lock], bool],
         index_answer: IndexAnswer,
         maker: LockMaker,
     ) -> HostError | UserError:
         """Names all packages that must be built."""
+        if not isinstance(error, LacksWheel):
+            return error
         builds = self.context.request.builds
         names = needed_builds(error, builds, try_lock)
         if not names:

@@ -509,7 +509,7 @@ class LacksVersion(UserError):
 
     def __init__(self, package: str, reason: str, fix: str) -> None:
         super().__init__(reason, fix=fix)
-        self.package = package
+        self.package, self.reason = package, reason
 
 
 def platform_for(glibc: str) -> str:
