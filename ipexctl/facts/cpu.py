@@ -123,7 +123,7 @@ class Cpu(NamedTuple):
     quota: float | None = None
     """CPU time limit of the cgroup, in CPUs; None without a limit."""
     offline: CpuList | None = None
-    """CPUs that are switched off; None if there are none."""
+    """CPUs that are switched off, unless hyper-threading is; None if there are none."""
     isolated: CpuList | None = None
     """CPUs that the boot line keeps the scheduler off (isolcpus); None if there are none."""
     mems: CpuList | None = None
@@ -279,10 +279,18 @@ def _parse_cpu(lines: tuple[tuple[str, tuple[str, ...]], ...], arch: str | None)
         smt=any(len(core) > 1 for core in siblings) if siblings else None,
         affinity=_affinity(answers, known),
         quota=_quota(answers),
-        offline=parse_cpulist(answers.first("cpu.offline") or ""),
+        offline=_offline(answers),
         isolated=parse_cpulist(answers.first("cpu.isolated") or ""),
         mems=_mems(answers, known),
     )
+
+
+def _offline(answers: Answers) -> CpuList | None:
+    """The kernel's list also has numbers that it keeps for processors that may be plugged in."""
+    offline, present = (parse_cpulist(answers.first(key) or "") for key in ("cpu.offline", "cpu.present"))
+    if offline is None or present is None or answers.first("cpu.smt") in ("off", "forceoff"):
+        return None
+    return offline & present or None
 
 
 def _vendor_and_model(info: Mapping[str, str]) -> tuple[str | None, str | None]:

@@ -177,6 +177,40 @@ def test_memory_of_a_node_that_exists_can_be_preferred() -> None:
     assert mismatches == []
 
 
+NUMA_MAPS = """\
+55d0 prefer:1 file=/usr/bin/python3.11 mapped=90000 N0=90000 kernelpagesize_kB=4
+55d1 prefer:1 heap anon=20480 dirty=20480 active=0 N0={far} N1={near} kernelpagesize_kB=4
+7f00 prefer:1 huge anon=16 dirty=16 N1=16 kernelpagesize_kB=2048
+7f01 interleave:0-1 anon=60000 dirty=60000 N0=60000 kernelpagesize_kB=4
+7f02 default anon=60000 dirty=60000 N0=60000 kernelpagesize_kB=4
+"""
+
+
+@pytest.mark.parametrize(
+    ("far", "near", "said"),
+    [
+        (20480, 0, "83.9 MB of its 117.4 MB on NUMA node 0 instead of 1, 2.0 GB"),
+        (16384, 40961, ""),
+        (16384, 40960, "67.1 MB of its 268.4 MB"),
+        (16383, 0, ""),
+        (16384, 8192, "67.1 MB of its 134.2 MB"),
+    ],
+)
+def test_memory_that_is_not_on_the_planned_node_is_told_of_a_quarter_and_64_mib(
+    monkeypatch: pytest.MonkeyPatch, far: int, near: int, said: str
+) -> None:
+    """A stand-in for a machine with two NUMA nodes; tests/machines has one with a real kernel."""
+    texts = {"/proc/7/numa_maps": NUMA_MAPS.format(far=far, near=near)}
+    texts["/sys/devices/system/node/node1/meminfo"] = "Node 1 MemTotal: 4000 kB\nNode 1 MemFree:  1953125 kB\n"
+    monkeypatch.setattr(processes, "read_text", lambda path: texts.get(path, ""))
+    text = processes.describe_far_memory([7, 8], (1,))
+    assert (bool(text), missing(text, said)) == (bool(said), [])
+
+
+def test_memory_of_this_machine_is_near() -> None:
+    assert processes.describe_far_memory([os.getpid()], (0,)) == ""
+
+
 def test_intel_openmp_files_of_workers_that_have_ended_are_removed(
     sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

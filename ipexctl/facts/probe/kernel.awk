@@ -58,7 +58,9 @@ function processors(cpus, file, line, begun, online, count, i, at, group) {
     cpus = "/sys/devices/system/cpu"
     online = first(cpus "/online")
     put("cpu.online", online)
+    put("cpu.present", first(cpus "/present"))
     put("cpu.offline", first(cpus "/offline"))
+    put("cpu.smt", first(cpus "/smt/control"))
     put("cpu.isolated", first(cpus "/isolated"))
     put("cpu.performance", first("/sys/devices/cpu_core/cpus"))
     put("cpu.governor", first(cpus "/cpu0/cpufreq/scaling_governor"))

@@ -98,6 +98,12 @@ class Proof(NamedTuple):
     """By node0's clock; None if unknown."""
 
 
+def describe_mismatches(ranks: Iterable[RankStatus]) -> tuple[str, ...]:
+    """Where cores and memory of ranks differ from the plan."""
+    texts = [f"rank {row.rank} on {row.host}: {text}" for row in ranks for text in row.mismatch]
+    return (*texts[:3], f"{len(texts) - 3} more differences from the plan") if len(texts) > 4 else tuple(texts)
+
+
 def describe_daemons(ranks: Iterable[RankStatus]) -> str:
     """The processes that scripts left behind when they ended; empty if there were none."""
     left = [(row, each.text) for row in ranks for each in row.evidence if each.kind == "daemon"]

@@ -26,6 +26,7 @@ from ipexctl.node.common.records import (
     State,
     describe_apart,
     describe_daemons,
+    describe_mismatches,
 )
 from ipexctl.node.run.decisions.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
@@ -468,10 +469,9 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     for row in snapshot.status.ranks:
         if row.disk is not None and cause is not None and (cause.id, cause.source) in _OF_WRITING:
             notes.append(f"a disk of {row.host} was full when rank {row.rank} failed: {describe_full_disk(row.disk)}")
-        notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
         if len(notes) > 6:
             break
-    return tuple(notes)
+    return (*notes, *describe_mismatches(snapshot.status.ranks))
 
 
 def _size(snapshot: RunSnapshot) -> str:

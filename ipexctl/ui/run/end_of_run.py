@@ -19,6 +19,7 @@ from ipexctl.node.common.records import (
     TrainingProgress,
     describe_apart,
     describe_daemons,
+    describe_mismatches,
 )
 from ipexctl.node.run.meter.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
@@ -43,6 +44,7 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
         acted,
         levers,
         idle,
+        *describe_mismatches(status.ranks),
         describe_daemons(status.ranks),
     )
     figures = (*status.training_notes, *speed)

@@ -94,6 +94,23 @@ def test_recorded_machines_give_the_expected_facts(name: str) -> None:
     assert differences(expected, to_json(parse(recorded(name)))) == []
 
 
+@pytest.mark.parametrize(
+    ("lines", "offline"),
+    [
+        ("cpu.offline 2,5\ncpu.present 0-7", "2,5"),
+        ("cpu.offline 2,8-15\ncpu.present 0-7", "2"),
+        ("cpu.offline 8-15\ncpu.present 0-7\ncpu.smt notsupported", ""),
+        ("cpu.offline 4-7\ncpu.present 0-7\ncpu.smt on", "4-7"),
+        ("cpu.offline 4-7\ncpu.present 0-7\ncpu.smt off", ""),
+        ("cpu.offline 4-7\ncpu.present 0-7\ncpu.smt forceoff", ""),
+        ("cpu.offline 4-7", ""),
+    ],
+)
+def test_numbers_of_processors_that_are_not_there_are_not_switched_off(lines: str, offline: str) -> None:
+    """A virtual machine keeps numbers for more; without hyper-threading, half of the numbers have no use."""
+    assert str(parse(f"{lines}\n").cpu.offline or "") == offline
+
+
 def test_documented_cpu_fields_exist() -> None:
     cpu = to_json(Facts())["cpu"]
     promised = "vendor model_name sockets cores threads allowed numa_nodes isa tier"

@@ -107,6 +107,17 @@ def test_processes_that_a_script_left_behind_are_named() -> None:
     assert missing(line, "rank 1 node2 (11) 1 more") == []
 
 
+def test_a_run_whose_ranks_differ_from_the_plan_says_so_at_its_end() -> None:
+    far = "290.0 MB of its 355.0 MB of memory lay on NUMA node 0 instead of 1"
+    rows = tuple(RankStatus(rank, "node1", state="ok", mismatch=(far,) * (rank > 0)) for rank in range(7))
+    lines = end_lines(RunStatus("run1", "ok", world_size=7, nodes=1, ranks=rows[:2]), 0)
+    assert f"  rank 1 on node1: {far}" in lines
+    assert [line for line in end_lines(RunStatus("run1", "ok", ranks=rows), 0) if "memory" in line] == [
+        f"  rank {rank} on node1: {far}" for rank in (1, 2, 3)
+    ]
+    assert any("3 more" in line for line in end_lines(RunStatus("run1", "ok", ranks=rows), 0))
+
+
 def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:
     measured = Throughput(3.2, 410.0, 0.05, "dataloader")
     status = RunStatus(

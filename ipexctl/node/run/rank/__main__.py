@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -58,6 +59,8 @@ class CommandWatch:
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid, time.monotonic())
         self._memory = 0
+        self._begun, self._next_check = time.monotonic(), 2.0
+        """Second in which the place of its memory is checked next; infinite once it was wrong."""
 
     @property
     def pids(self) -> list[int]:
@@ -70,8 +73,14 @@ class CommandWatch:
         self._openmp_files.update(self._usage.pids)
         return figures
 
-    def check_memory(self, now: float) -> None:
+    def check_memory(self, now: float, nodes: Collection[int]) -> str:
+        """Where its memory is, unless on the planned NUMA nodes. Checked less and less often: 100 GB take a second."""
         self._oom.update(now)
+        if not nodes or now - self._begun < self._next_check:
+            return ""
+        text = processes.describe_far_memory(self.pids, nodes)
+        self._next_check = math.inf if text else 2 * self._next_check
+        return text
 
     def find_kill(self, memory: int, *, was_killed: bool) -> tuple[Json | None, list[Json]]:
         """The kernel's out-of-memory kill if SIGKILL ended the command, and what was measured. `memory`: the command's
@@ -484,8 +493,8 @@ class Rank:
                 self.client.send_message(kind, **fields)
 
     def check_memory(self) -> None:
-        if self.watch is not None:
-            self.watch.check_memory(time.monotonic())
+        if self.watch is not None and (text := self.watch.check_memory(time.monotonic(), self.own.memory)):
+            self.apply(self.state.on_mismatch(text))
 
     def read_meter(self) -> None:
         if self.watch is not None:

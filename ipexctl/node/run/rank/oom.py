@@ -103,6 +103,17 @@ def find_guards(proc: str = "/proc") -> list[str]:
     return [guard for guard in GUARDS if guard[:15] in names]
 
 
+def refused_processes(proc: str = "/proc") -> int:
+    """How often a limit (pids.max) refused this process's cgroup a process or thread. Kernels since 6.11 count at the
+    group with the limit and above, older ones where the process was; cgroup v1 is not read."""
+    counts = [0]
+    for version, directory, top in cgroups_of("self", proc):
+        while version == 2 and (directory + "/").startswith(top.rstrip("/") + "/"):
+            counts += map(int, re.findall(r"^max (\d+)$", read_text(f"{directory}/pids.events"), re.MULTILINE))
+            directory = os.path.dirname(directory)
+    return max(counts)
+
+
 def limit_of(cgroup: Cgroup) -> int | None:
     version, directory, top = cgroup
     limits = []
@@ -139,6 +150,7 @@ class OutOfMemoryWatch:
         self._machine: list[tuple[float, int]] = []
         self._available: list[tuple[float, float]] = []
         """Time and part of the machine's memory that was available."""
+        self._refused = refused_processes(proc)
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
         self.update(now)
@@ -188,6 +200,9 @@ class OutOfMemoryWatch:
         if self._available:
             kind = "memory-low" if self._least_available < _SHORT else "memory-free"
             measured.append(Proof(kind, f"at least {100 * self._least_available:.0f} % of the memory was available"))
+        if more := refused_processes(self._proc) - self._refused:
+            text = f"its cgroup refused {more:,} processes or threads (pids.max, counted in pids.events)"
+            measured.append(Proof("limit-pids", text))
         guards = find_guards(self._proc)
         return [*measured, Proof("guard", ", ".join(guards))] if guards else measured
 

@@ -263,6 +263,9 @@ class WrapperState(NamedTuple):
         state = state._replace(memory_at=now + FIRST_MEMORY_INTERVAL)
         return state, (*state._start_reports(), Act.READ_METER)
 
+    def on_mismatch(self, text: str) -> Step:
+        return self._replace(mismatches=(*self.mismatches, text)), (SendReport("mismatch", {"text": text}),)
+
     def on_not_started(
         self, reason: str, code: int, problem: Detail | None, mismatches: tuple[str, ...], now: float
     ) -> Step:

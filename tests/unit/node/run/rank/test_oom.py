@@ -26,6 +26,9 @@ class Machine:
     def move(self, cgroup: str) -> None:
         (self.base / f"proc/{PID}/cgroup").write_text(cgroup)
 
+    def move_own(self, cgroup: str) -> None:
+        (self.base / "proc/self/cgroup").write_text(cgroup)
+
     def put(self, path: str, text: str) -> None:
         file = self.base / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +178,19 @@ def test_none_counted_is_told_from_not_readable(
     assert watch.find_kill(2000.0, reads_log=False) == found
     assert [each.kind for each in watch.describe(found)] == said
     assert [each.text for each in watch.describe(found) if each.kind == "guard"] in ([], ["earlyoom"])
+
+
+@pytest.mark.parametrize("group", ["user.slice/job", "user.slice"])
+def test_a_refused_thread_is_counted_where_the_process_or_where_the_limit_is(tmp_path: Path, group: str) -> None:
+    """By kernels before 6.11, and since."""
+    machine = machine_with_cgroup_v2(tmp_path)
+    machine.move_own("0::/user.slice/job\n")
+    machine.put(f"cg/{group}/pids.events", "max 3\n")
+    watch = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
+    assert [each.kind for each in watch.describe(oom.KillCount(0, "cgroup"))] == ["oom-none"]
+    machine.put(f"cg/{group}/pids.events", "max 5\n")
+    (proof,) = (each for each in watch.describe(oom.KillCount(0, "cgroup")) if each.kind == "limit-pids")
+    assert "refused 2 processes or threads" in proof.text
 
 
 def test_nothing_is_known_of_a_process_whose_files_are_gone(tmp_path: Path) -> None:

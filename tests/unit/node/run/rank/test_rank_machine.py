@@ -412,6 +412,12 @@ def test_memory_is_looked_at_often_at_first() -> None:
     assert times == [0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 10.3, 14.3]
 
 
+def test_what_differs_from_the_plan_later_is_reported_at_once_and_to_each_supervisor() -> None:
+    state, commands = WrapperState(attempt=0, phase=Phase.RUNNING, pid=5).on_mismatch("its memory is far")
+    assert commands == (SendReport("mismatch", {"text": "its memory is far"}),)
+    assert commands[0] in state.on_welcome({"attempt": 0}, 1.0)[1]
+
+
 def test_the_meter_is_read_when_a_window_ends() -> None:
     state, _ = WrapperState().on_welcome({}, 0.0)
     state = state._replace(phase=Phase.RUNNING, pid=1, beat_at=9.0, poll_at=9.0, memory_at=9.0)
