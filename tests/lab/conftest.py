@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from ipexctl.extras.lab.up import up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)
-from printed_lines import PRINTED
+from printed_lines import PRINTED, summary
 from slurm_helpers import use_ssh
 from tiny_wheels import write_stack
 
@@ -36,20 +37,26 @@ _numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def type_printed_lines(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the program prints is typed, in files with `TYPES_PRINTED_LINES`."""
-    PRINTED.is_on = getattr(request.module, "TYPES_PRINTED_LINES", False)
+    """What the program prints is typed, except in files whose `TYPES_PRINTED_LINES` says why not."""
+    PRINTED.off = getattr(request.module, "TYPES_PRINTED_LINES", "")
     yield
-    try:
-        PRINTED.end_test()
-    finally:
-        PRINTED.is_on = False
+    PRINTED.end_test()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["printed"] = PRINTED.lines
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    PRINTED.add(getattr(node, "workeroutput", {}).get("printed", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if PRINTED.typed:
-        terminalreporter.write_line(f"{len(PRINTED.typed)} different printed lines were typed")
-        if terminalreporter.verbosity > 0:
-            terminalreporter.write_line("\n".join(PRINTED.typed.values()))
+    if PRINTED.lines:
+        for line in summary(PRINTED.lines, with_lines=terminalreporter.verbosity > 0):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,9 @@
-"""Types the `ipexctl …` lines that the program prints to tests on real hosts: a wrong call (exit code 2) is a failure.
-Each line once in a session, told apart by what is left without run ids, hosts, paths and numbers.
+"""Types the `ipexctl …` lines that the program prints to tests on real hosts. A wrong call (exit code 2), a traceback,
+and a `fetch`, `logs` or `stop` that fails though its host answers are a failed test.
 
-| lines | typed |
-| --- | --- |
-| `_READING`, and `exec` of a program of `_LOOKS` | at once, in the call's directory and environment |
-| `_TRIED`: what changes something and has a dry run | at once, as dry run |
-| `stop`, `fetch` | at the test's end, in a directory of their own |
-| `attach`, `wait`, `logs -f`, `why --profile` | not: they end with the run, and the test may need it |
-| `envs --remove`, `ps --prune`, `config init`, `exec` of other programs | not: they take away what later tests need |
-| `lab …` | not: other labs are other sessions' |
-| with `…`, a name in capitals, or a verb behind it | not: the text is about a line, and no line |
+Each line is typed once in a session: lines are told apart without run ids, hosts, paths and numbers. `KINDS` says what
+happens to each; `tests/run.sh --all` prints how many there are of each kind. A file of tests that cannot have its lines
+typed says why: `TYPES_PRINTED_LINES = "the reason"`.
 """
 
 from __future__ import annotations
@@ -25,19 +19,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-SECONDS: Final = 90.0
-"""For all lines of a session."""
-LONGEST: Final = 25.0
-_READING: Final = frozenset({"config", "doctor", "envs", "logs", "ps", "report", "versions", "why"})
-_TRIED: Final = {
+KINDS: Final = {
+    "at once": "typed at once, in the call's directory and environment",
+    "as dry run": "typed at once, with --dry-run or --check, because they change something",
+    "at the test's end": "typed at the test's end, in a directory of their own",
+    "follows": "not typed: attach, wait, logs -f and why --profile end with the run, which the test may need",
+    "removes": "not typed: envs --remove, ps --prune, config init and exec of a program that changes something",
+    "lab": "not typed: lab, because other labs are other sessions'",
+    "prose": "not typed: a placeholder or a sentence about a command",
+    "in vain": "not typed to the end: no answer within the time for one line",
+    "late": "not typed: the session's time for lines was used up",
+    "off": "not typed: the file of tests says why",
+}
+_TYPED: Final = frozenset({"at once", "as dry run", "at the test's end"})
+LONGEST: Final = 40.0
+"""Seconds for one line."""
+IN_ALL: Final = 400.0
+"""Seconds for the lines of a session."""
+_READING: Final = frozenset({"config", "doctor", "envs", "exec", "logs", "ps", "report", "versions", "why"})
+_DRY: Final = {
     "install": "--dry-run", "play": "--check", "push": "--dry-run", "run": "--dry-run", "sync": "--dry-run",
     "uninstall": "--dry-run",
 }  # fmt: skip
 _AT_THE_END: Final = frozenset({"fetch", "stop"})
+_FOLLOWING: Final = frozenset({"attach", "wait"})
+_MUST_SUCCEED: Final = frozenset({"fetch", "logs", "stop"})
 _LOOKS: Final = frozenset({"cat", "df", "env", "free", "grep", "ip", "ls", "ps", "sha256sum", "stat", "tail", "uptime"})
-_LEFT_OUT: Final = frozenset({"-f", "--follow", "--remove", "--prune", "--profile", "init"})
-_LINE: Final = re.compile(r"(?m)(?:^ *(?:next: )?|[:;] )(ipexctl [a-z][^\n]*)")
-_PLACEHOLDER: Final = re.compile(r"…|\b[A-Z]{3,}\b(?!=)| (?:checks|has|lists|names|shows|starts|takes|uploads)\b")
+_REMOVING: Final = frozenset({"--remove", "--prune", "init"})
+_FOLLOWS: Final = frozenset({"-f", "--follow", "--profile"})
+_LINE: Final = re.compile(r"(?m)(?:^ *(?:next: )?|[:;] )((?:cd \S+ && )?ipexctl [a-z][^\n]*)")
+_PROSE: Final = re.compile(r"…|\b[A-Z]{3,}\b(?!=)| (?:checks|has|lists|names|shows|starts|takes|uploads)\b")
 
 
 def lines_in(text: str) -> list[str]:
@@ -59,63 +70,97 @@ def key_of(words: list[str]) -> str:
     return " ".join(re.sub(r"\S*\d\S*|\S*/\S*", "_", word) for word in words)
 
 
+def kind_of(words: list[str], line: str) -> str:
+    """`words`: without the program's name."""
+    verb = words[0]
+    own = words[: words.index("--")] if "--" in words else words
+    program = words[len(own) + 1] if len(words) > len(own) + 1 else ""
+    if _PROSE.search(line):
+        return "prose"
+    if verb == "lab":
+        return "lab"
+    if verb in _FOLLOWING or not _FOLLOWS.isdisjoint(own):
+        return "follows"
+    if not _REMOVING.isdisjoint(own) or (verb == "exec" and program not in _LOOKS):
+        return "removes"
+    if verb in _AT_THE_END:
+        return "at the test's end"
+    return "as dry run" if verb in _DRY else "at once"
+
+
 class PrintedLines:
     def __init__(self) -> None:
-        self.is_on = False
-        self.typed: dict[str, str] = {}
-        self._left = SECONDS
-        self._later: list[tuple[list[str], Mapping[str, str]]] = []
+        self.off = ""
+        """Why the lines of the file of tests are not typed."""
+        self.lines: dict[str, tuple[str, str]] = {}
+        self._left = IN_ALL
+        self._later: list[tuple[str, list[str], str, Mapping[str, str]]] = []
 
     def type(self, text: str, cwd: Path | None, env: Mapping[str, str]) -> None:
         """Type the lines of a call's output, or keep them for the test's end."""
-        for line in lines_in(text) if self.is_on else ():
+        for line in lines_in(text):
+            directory, _, call = line.rpartition(" && ")
             try:
-                words = shlex.split(line)[1:]
+                words = shlex.split(call)[1:]
             except ValueError:
                 continue
             key = key_of(words)
-            if key in self.typed or _PLACEHOLDER.search(line) or not _LEFT_OUT.isdisjoint(words):
+            if self.lines.get(key, ("off", ""))[0] != "off":
                 continue
-            verb, program = words[0], words[words.index("--") + 1] if "--" in words[:-1] else ""
-            if verb in _TRIED:
-                self._call([verb, _TRIED[verb], *words[1:]], cwd, env, line)
-            elif verb in _READING or (verb == "exec" and program in _LOOKS):
-                self._call(words, cwd, env, line)
-            elif verb in _AT_THE_END:
-                self._later.append((words, env))
-            else:
-                continue
-            self.typed[key] = line
+            kind = kind_of(words, call)
+            self.lines[key] = ("off" if self.off else kind), line
+            place = shlex.split(directory)[1] if directory else cwd
+            if kind == "at the test's end" and not self.off:
+                self._later.append((key, words, line, env))
+            elif kind in ("at once", "as dry run") and not self.off:
+                dry = [_DRY[words[0]]] if words[0] in _DRY else []
+                self._call(key, [words[0], *dry, *words[1:]], line, place, env)
+
+    def add(self, lines: Mapping[str, tuple[str, str]]) -> None:
+        """What another process of the session has typed."""
+        for key, entry in lines.items():
+            if self.lines.get(key, ("off", ""))[0] not in _TYPED:
+                self.lines[key] = entry
 
     def end_test(self) -> None:
         later, self._later = self._later, []
-        for words, env in later:
+        for key, words, line, env in later:
             with tempfile.TemporaryDirectory(prefix="typed-") as directory:
-                self._call(words, Path(directory), env, shlex.join(["ipexctl", *words]))
+                self._call(key, words, line, directory, env)
 
-    def _call(self, words: list[str], cwd: Path | None, env: Mapping[str, str], line: str) -> None:
-        """A host that does not answer is no fault of the line."""
+    def _call(self, key: str, words: list[str], line: str, cwd: Path | str | None, env: Mapping[str, str]) -> None:
         began = time.monotonic()
         if self._left <= 0:
+            self.lines[key] = "late", line
             return
-        argv = [sys.executable, "-m", "ipexctl", *words]
-        variables = {**os.environ, **env}
         try:
             done = subprocess.run(
-                argv,
+                [sys.executable, "-m", "ipexctl", *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 cwd=cwd,
-                env=variables,
+                env={**os.environ, **env},
                 timeout=LONGEST,
                 check=False,
             )
         except subprocess.TimeoutExpired:
+            self.lines[key] = "in vain", line
             return
         finally:
             self._left -= time.monotonic() - began
         said = (done.stderr or done.stdout).decode(errors="replace")
-        assert done.returncode != 2, f"the program printed `{line}`, which is a wrong call when it is typed: {said}"
+        wrong = (2, 1) if words[0] in _MUST_SUCCEED else (2,)
+        is_wrong = done.returncode in wrong or "\nTraceback" in f"\n{said}"
+        assert not is_wrong, f"the program printed `{line}`, which fails when it is typed ({done.returncode}): {said}"
 
 
 PRINTED: Final = PrintedLines()
+
+
+def summary(lines: Mapping[str, tuple[str, str]], *, with_lines: bool = False) -> list[str]:
+    of_kind = {kind: [line for each, line in lines.values() if each == kind] for kind in KINDS}
+    table = [f"{len(lines)} different lines of ipexctl were printed:"]
+    for kind, found in of_kind.items():
+        table += [f"{len(found):4} {KINDS[kind]}"] if found else []
+        table += [f"       {line}" for line in found] if with_lines else []
+    return table

@@ -18,7 +18,6 @@ from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import new_cluster
 
 MPI_LAB = LabSpec(hosts=3)
-TYPES_PRINTED_LINES = True
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 SEED = int(os.environ.get("IPEXCTL_TESTS_SEED") or time.time())
 """Decides the moments of the faults; a failure prints it."""

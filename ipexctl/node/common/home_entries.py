@@ -243,7 +243,6 @@ def drop_kept_copies(rundir: str) -> None:
     """Remove them, and the results of the run if there are no others."""
     results = os.path.dirname(kept_copies(rundir))
     with contextlib.suppress(OSError, AgentError), GuardedDirectory.open(os.path.realpath(results)) as opened:
-        for name in (KEPT, KEPT_PART):
-            opened.remove_tree(os.fsencode(name), ignore_errors=True)
+        opened.remove_tree(os.fsencode(KEPT), ignore_errors=True)
     with contextlib.suppress(OSError):
         os.rmdir(results)

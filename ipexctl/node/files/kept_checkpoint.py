@@ -1,5 +1,6 @@
 """Keeps the checkpoints that a run may resume from, because a script that starts over overwrites them: the newest whole
-one of each name, numbers aside, as `last.pt` and `best.pt` (which of them the script loads is not known).
+one of each name, numbers aside, as `last.pt` and `best.pt` (which of them the script loads is not known). One that
+another run has replaced is put back, and the other's is kept instead.
 
 A copy is in HOME/results/RUN (`file_owner.py`), where RUN is the run that wrote the file last: a reflink where the
 filesystem has that, else the bytes. A hard link is not enough, because scripts write in place. It goes with the run's
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import re
 import stat
@@ -20,7 +22,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
 from ipexctl.node.common.files import explain_full_disk, format_size, free_space, read_json
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, write_all
+from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, enter_named, write_all
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
@@ -33,6 +35,7 @@ from ipexctl.node.run.record.newest_checkpoint import (
     recorded_run,
     saved_files,
 )
+from ipexctl.node.run.retention import runs_with_processes
 
 _CLONE = 0x40049409
 """FICLONE of linux/fs.h."""
@@ -51,46 +54,104 @@ class KeepRequest(TypedDict):
     """PATH of --checkpoint, likewise."""
     superseded: Sequence[str]
     """Those of the runs from whose checkpoints a later one of them went on."""
+    sets_aside: bool
+    """True if another host has a checkpoint of these runs, so that another run's is only in the way here."""
 
 
 class KeptCheckpoint(NamedTuple):
     path: str = ""
     """Absolute; empty if there is none."""
     run: str = ""
-    """The run that wrote it last."""
+    """The run that wrote it last: none of the resumed ones if this host has none of theirs."""
     written: float = 0.0
+    replaced: str = ""
+    """RUN:PATH of another run's checkpoint that was in the way, and is kept; or empty."""
+
+
+class _Unit(NamedTuple):
+    path: str
+    run: str
+    written: float
+    copy: str = ""
+    """Where it is kept, if it is not at its path."""
 
 
 def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
-    """Keep what there is, and return the newest. Raises an AgentError if it does not fit."""
-    home, newest = home_of(request, "results"), KeptCheckpoint()
-    runs = os.path.join(home, "runs")
+    """Keep what there is, put back what another run replaced, and return the newest. Raises an AgentError if it does
+    not fit, or if the other run goes on."""
+    home, found = home_of(request, "results"), list[KeptCheckpoint]()
+    runs, of_series = os.path.join(home, "runs"), dict[str, list[_Unit]]()
+    recorded = request["recorded"] or _recorded(request["resumed"], runs)
+    for unit in sorted(_units(request, runs, recorded), key=lambda unit: unit.written, reverse=True):
+        of_series.setdefault(_series(unit.path), []).append(unit)
+    for series, units in of_series.items():
+        whole = [unit for unit in units if is_whole(unit.copy or unit.path)]
+        own = next((unit for unit in whole if unit.run in request["resumed"]), None)
+        others = whole[: whole.index(own)] if own is not None else whole
+        is_in_the_way = bool(others) and (own is not None or (request["sets_aside"] and series == _series(recorded)))
+        replaced = f"{others[0].run}:{others[0].path}" if is_in_the_way else ""
+        if own is not None and not own.copy:
+            _keep(own.path, home, own.run)
+        for unit in others if is_in_the_way else others[:1]:
+            _keep(unit.path, home, unit.run)
+        if is_in_the_way:
+            _remove(others, runs)
+        if own is not None:
+            found.append(KeptCheckpoint(own.path, own.run, own.written, replaced))
+            if own.copy:
+                with _opened(own.path) as directory:
+                    _copy_unit(own.copy, directory)
+        elif others and series == _series(recorded):
+            found.append(KeptCheckpoint(replaced=replaced) if is_in_the_way else KeptCheckpoint(*others[0][:3]))
+    for run in request["superseded"] if found else ():
+        drop_kept_copies(os.path.join(runs, run))
+    return max(found, key=lambda each: (each.run in request["resumed"], each.written), default=KeptCheckpoint())
+
+
+def _series(path: str) -> str:
+    return re.sub("[0-9]+", "#", path)
+
+
+def _units(request: KeepRequest, runs: str, recorded: str) -> Iterator[_Unit]:
+    """Checkpoints at their paths, then kept ones of the resumed runs."""
     chain = [recorded_run(os.path.join(runs, run)) for run in request["resumed"]]
-    for path in _find(request, os.path.join(runs, request["resumed"][0])):
+    top = request["path"] or os.path.dirname(recorded)
+
+    def saved(base: str) -> list[str]:
+        with contextlib.suppress(OSError):
+            began = os.stat(os.path.join(chain[0].directory, PLAN_FILE))
+            files = saved_files(os.path.dirname(runs), request["cwd"], base + top, began) if top else []
+            return [*dict.fromkeys(file.path for file in files)]
+        return []
+
+    others = functools.lru_cache(maxsize=None)(lambda own, directory: tuple(other_runs(own, directory)))
+
+    for path in saved("") or ([recorded] if os.path.lexists(recorded) else []):
         written = newest_write(path)
         own = next((run for run in reversed(chain) if run.begun < written), chain[-1])
-        writer = find_later_writer(written, own, other_runs(own, os.path.dirname(path))) or own
-        _keep(os.path.realpath(path), home, os.path.basename(writer.directory))
-        newest = newest if newest.path else KeptCheckpoint(path, os.path.basename(writer.directory), written)
-    for run in request["superseded"] if newest.path else ():
-        drop_kept_copies(os.path.join(runs, run))
-    return newest
+        writer = find_later_writer(written, own, others(own, os.path.dirname(path))) or own
+        yield _Unit(path, writer.id, written)
+    for run in chain:
+        base = kept_copies(run.directory)
+        yield from (_Unit(copy[len(base) :], run.id, newest_write(copy), copy) for copy in saved(base))
 
 
-def _find(request: KeepRequest, first: str) -> Sequence[str]:
-    """The newest first. `first`: the first run's directory."""
-    recorded, found = request["recorded"] or _recorded(request["resumed"], os.path.dirname(first)), dict[str, str]()
-    with contextlib.suppress(OSError):
-        began = os.stat(os.path.join(first, PLAN_FILE))
-        top = request["path"] or os.path.dirname(recorded)
-        files = saved_files(first.rpartition("/runs/")[0], request["cwd"], top, began) if top else []
-        for file in sorted(files, key=lambda file: file.written, reverse=True):
-            series = re.sub("[0-9]+", "#", file.path)
-            if series not in found and is_whole(file.path):
-                found[series] = file.path
-    if not found and os.path.lexists(recorded) and is_whole(recorded):
-        return (recorded,)
-    return tuple(found.values())
+def _opened(path: str) -> GuardedDirectory:
+    """The directory of a checkpoint."""
+    above = os.path.dirname(path)
+    return GuardedDirectory.at(enter_named(above, f"make {above} this account's own"))
+
+
+def _remove(units: Sequence[_Unit], runs: str) -> None:
+    """Remove kept checkpoints of other runs from the way. Raises an AgentError if one of the runs goes on."""
+    for run in runs_with_processes(runs).intersection(unit.run for unit in units):
+        raise AgentError(
+            f"run {run} goes on, and writes {units[0].path}", Fix(f"when it has ended: `ipexctl wait {run}`")
+        )
+    for unit in units:
+        with _opened(unit.path) as directory:
+            for name in _names_of(unit.path):
+                directory.remove_tree(os.fsencode(name))
 
 
 def _recorded(resumed: Sequence[str], runs: str) -> str:
@@ -102,29 +163,36 @@ def _recorded(resumed: Sequence[str], runs: str) -> str:
 
 
 def _keep(path: str, home: str, run: str) -> None:
-    sources, place = list(_files_of(path)), kept_copies(f"{home}/runs/{run}")
+    path, place = os.path.realpath(path), kept_copies(f"{home}/runs/{run}")
+    sources = list(_files_of(path))
     if all(_identity(place + source) == _identity(source) for source in sources):
         return
-    with GuardedDirectory.open(home) as top, top.enter(os.fsencode(f"results/{run}"), make=True, mode=0o700) as results:
+    below = os.fsencode(f"results/{run}/{KEPT}{os.path.dirname(path)}")
+    with GuardedDirectory.open(home) as top, top.enter(below, make=True, mode=0o700) as directory:
         try:
-            results.remove_tree(KEPT_PART.encode(), ignore_errors=True)
-            for source in sources:
-                directory, name = os.path.split(os.fsencode(source))
-                with results.enter(KEPT_PART.encode() + directory, make=True, mode=0o700) as target:
-                    _copy(source, target, name)
-            for unit in (path,) if os.path.isdir(path) else sources:
-                directory, name = os.path.split(os.fsencode(unit))
-                with results.enter(KEPT.encode() + directory, make=True, mode=0o700) as target:
-                    target.remove_tree(name, ignore_errors=True)
-                    with results.enter(KEPT_PART.encode() + directory) as copied:
-                        target.rename(copied.number, name, name)
+            _copy_unit(path, directory)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 size = sum(os.stat(source).st_size for source in sources)
                 raise _too_large(path, os.path.dirname(place), size) from None
             raise
-        finally:
-            results.remove_tree(KEPT_PART.encode(), ignore_errors=True)
+
+
+def _copy_unit(path: str, target: GuardedDirectory) -> None:
+    """Copy a checkpoint into a directory, where it is complete or as it was."""
+    above, part = os.path.dirname(path), KEPT_PART.encode()
+    target.remove_tree(part, ignore_errors=True)
+    try:
+        for source in _files_of(path):
+            directory, name = os.path.split(os.fsencode(os.path.relpath(source, above)))
+            with target.enter(part + b"/" + directory, make=True) as copied:
+                _copy(source, copied, name)
+        with target.enter(part) as copied:
+            for name in copied.names():
+                target.remove_tree(name, ignore_errors=True)
+                target.rename(copied.number, name, name)
+    finally:
+        target.remove_tree(part, ignore_errors=True)
 
 
 def _copy(source: str, directory: GuardedDirectory, name: bytes) -> None:
@@ -151,12 +219,16 @@ def _too_large(path: str, results: str, size: int) -> AgentError:
     return AgentError(f"{text}: {explain_full_disk(results, size + _RESERVE).reason}", fix)
 
 
+def _names_of(path: str) -> list[str]:
+    """What is one checkpoint with a path, in its directory."""
+    above, name = os.path.split(path)
+    return [name] if os.path.isdir(path) else sorted(parts_of(name, os.listdir(above)))
+
+
 def _files_of(path: str) -> Iterator[str]:
-    if not os.path.isdir(path):
-        above, name = os.path.split(path)
-        yield from (os.path.join(above, part) for part in sorted(parts_of(name, os.listdir(above))))
-    for directory, _, names in os.walk(path):
-        files = (os.path.join(directory, name) for name in sorted(names))
+    for top in (os.path.join(os.path.dirname(path), name) for name in _names_of(path)):
+        walk = os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [os.path.basename(top)])]
+        files = (os.path.join(directory, name) for directory, _, names in walk for name in sorted(names))
         yield from (file for file in files if stat.S_ISREG(os.lstat(file).st_mode))
 
 

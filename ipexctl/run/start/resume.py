@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Final
 
 from ipexctl.errors import CallError, Refusal, UserError
@@ -19,7 +20,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import LaterWrite, has_gone_on
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
@@ -145,6 +146,7 @@ def keep_checkpoint(
         "recorded": posixpath.join(cwd, source.plan.cwd if source else "", recorded) if recorded else "",
         "path": path,
         "superseded": [each for each in statuses if any(has_gone_on(run, statuses[each]) for run in later[each])],
+        "sets_aside": False,
     }
     had_one = path and any(status.has_checkpoint for status in statuses.values())
     tree = "" if posixpath.isabs(asked.checkpoint or "") else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
@@ -162,11 +164,17 @@ def keep_checkpoint(
             raise HostError("its list of checkpoints cannot be read", Fix("`ipexctl doctor`")) from None
 
     found = dict[str, tuple[KeptCheckpoint, HostCopies | None]]()
-    for done in pool.each(nodes, ask):
-        if done.error is not None or done.result is None:
-            assert done.error is not None
-            raise StartError(StartFailure.of_host(done.host.name, done.error))
-        found[done.host.name] = done.result
+    asking = list(nodes)
+    while asking:
+        for done in pool.each(asking, ask):
+            if done.error is not None or done.result is None:
+                assert done.error is not None
+                raise StartError(StartFailure.of_host(done.host.name, done.error))
+            found[done.host.name] = done.result
+        replaced = {name: kept for name, (kept, _) in found.items() if kept.path and kept.run not in asked.resumed}
+        if len(replaced) == sum(bool(kept.path) for kept, _ in found.values()) > 0:
+            raise StartError(replaced_checkpoint(run, replaced, cwd))
+        keep["sets_aside"], asking = True, [host for host in nodes if host.name in replaced]
     reports = {name: report for name, (_, report) in found.items() if report is not None}
     if reports and not any(plan_exchange(reports).known.values()):
         record = registry.get(run)
@@ -177,18 +185,34 @@ def keep_checkpoint(
     return describe_kept(kept, asked, cwd), f"{newest.run}:{_shown(newest.path, cwd)}" if newest.path else ""
 
 
-def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> str:
-    """What is known of the checkpoint before the start: that it is there, and whose it is. Pure."""
+def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> Fix:
+    """What is known of the checkpoint before the start: that it is there, and what was in its place. Pure."""
     hosts: dict[KeptCheckpoint, list[str]] = {}
     for host, each in kept.items():
         hosts.setdefault(each, []).append(host)
-    texts = []
-    for each, names in hosts.items():
-        by = "" if each.run in asked.resumed else f", but {LaterWrite(each.run, each.written).sentence}"
-        texts += [f"{_shown(each.path, cwd)} is there on {fold(names)}{by}"] if each.path else []
-    if not texts:  # the record of a run that nobody followed is on node0 alone
-        return f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"
-    return f"{'; '.join(texts)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
+    there = [f"{_shown(each.path, cwd)} is there on {fold(names)}" for each, names in hosts.items() if each.path]
+    if not there:  # the record of a run that nobody followed is on node0 alone
+        return Fix.of([f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"])
+    text = f"{'; '.join(there)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
+    return join_fixes([Fix.of([text]), *dict.fromkeys(map(_describe_replaced, kept.values(), repeat(cwd)))])
+
+
+def _describe_replaced(kept: KeptCheckpoint, cwd: str) -> Fix:
+    run, _, path = kept.replaced.partition(":")
+    fields = {"run": run, "source": f"{run}:{_shown(path, cwd)}"}
+    return Fix("what run {run} wrote in its place is kept: `ipexctl fetch {source} out/`", **fields) if run else Fix("")
+
+
+def replaced_checkpoint(run: str, replaced: Mapping[str, KeptCheckpoint], cwd: str) -> StartFailure:
+    """Why the run is not resumed if another run has overwritten its checkpoint everywhere. Pure."""
+    newest = max(replaced.values(), key=lambda each: each.written)
+    sentence = LaterWrite(newest.run, newest.written).sentence
+    return StartFailure(
+        f"{_shown(newest.path, cwd)} on {fold(replaced)} is no longer of run {run}, and no copy is kept: {sentence}",
+        Fix(f"to go on from that one: `ipexctl run --resume {newest.run}`; to start over, the first call again"),
+        tuple(replaced),
+        2,
+    )
 
 
 def _shown(path: str, cwd: str) -> str:

@@ -45,6 +45,7 @@ def request_(tmp_path: Path) -> KeepRequest:
         "recorded": "",
         "path": str(cwd / "out"),
         "superseded": [],
+        "sets_aside": False,
     }
 
 
