@@ -106,7 +106,9 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
 
 _ON_HOSTS: Final = frozenset(("doctor", "envs", "exec", "install", "push", "run", "sync"))
-"""Commands that get the hosts of the call. Those about a run know its hosts."""
+"""Commands that get the hosts of the call. Those about a run know its hosts, if it is one of this machine."""
+_ON_RUNS_OF_HOSTS: Final = frozenset(("ps", "stop"))
+"""What is to be typed about runs that the call has seen on its hosts, which may be of others."""
 _LIMITS: Final = ("-l", "--limit")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
 """Option → another spelling of it, or another option that decides the same."""
@@ -231,6 +233,8 @@ class CallOptions:
 
     def complete(self, command: FixCommand) -> FixCommand:
         """The command with the options of this call, as far as it has them and its own do not decide the same."""
+        if command.verb in _ON_RUNS_OF_HOSTS:
+            return self.about_run(command)
         if command.verb not in _ON_HOSTS or "--resume" in command.options:
             return command
         if command.verb == "run" and self.call.is_known:
@@ -245,6 +249,15 @@ class CallOptions:
         # Without the names of hosts, they come from the directory of the call.
         has_hosts = self.names_hosts or bool(given & _HOSTS)
         return command if has_hosts and verb != "sync" else self._in_directory(command)
+
+    def about_run(self, command: FixCommand) -> FixCommand:
+        """The command, of which the verb and the run come first, with the words that name the hosts."""
+        run_and_others = command.options[1:]
+        at = 1 + (run_and_others[:1] != () and not run_and_others[0].startswith("-"))
+        words = () if {*_HOSTS, "--prune"}.intersection(command.options) else self.about_runs
+        if command.verb == "ps" and "--home" in words:  # it sees the processes of all homes
+            words = (*words[: words.index("--home")], *words[words.index("--home") + 2 :])
+        return command._replace(options=(*command.options[:at], *words, *command.options[at:]))
 
     def _in_directory(self, command: FixCommand) -> FixCommand:
         """The command with `cd` before it, if the call was made in another directory."""

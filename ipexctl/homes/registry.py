@@ -104,10 +104,7 @@ class RunRecord:
         return text if self.is_kept or not isinstance(text, Fix) else text.with_commands(self._on_hosts)
 
     def _on_hosts(self, command: FixCommand) -> FixCommand:
-        verb_and_run, others = command.options[:2], command.options[2:]
-        words = self.options.about_runs if command.verb in _ABOUT_RUN else ()
-        words = () if others[: len(words)] == words else words
-        return command._replace(options=(*verb_and_run, *words, *others))
+        return self.options.about_run(command) if command.verb in _ABOUT_RUN else command
 
     @property
     def agent(self) -> AgentPlace:

@@ -177,9 +177,8 @@ class _Uninstall:
         words: tuple[str, ...] = ()
         if not RunRegistry().has(run):
             is_alone = [host.name for host in self.hosts] == [LOCAL.name]  # what no command looks at unnamed
-            words = self._opened.options.about_runs or (("--hosts", LOCAL.name) if is_alone else ())
             owned = {each.name for result in self.results.values() for each in result.foreign}
-            words += ("--force",) if run in owned else ()
+            words = ("--hosts", LOCAL.name) * is_alone + ("--force",) * (run in owned)
         return Fix("`ipexctl stop {run} {*words}`", run=run, words=words)
 
     def refuse(self, obstacles: Mapping[str, HostError]) -> UninstallReport:

@@ -177,10 +177,7 @@ def _of_another_account(word: str, opened: OpenHosts) -> UserError | None:
     names = "; ".join(f"run {run} on {fold(runs[run].hosts)} is of account {runs[run].account}" for run in meant[:4])
     return UserError(
         f"{names}; its record is in that account's home, which this account can't read",
-        fix=Fix(
-            "see what is known of it: `ipexctl ps {*hosts}`; its owner can stop it",
-            hosts=opened.options.about_runs,
-        ),
+        fix=Fix("see what is known of it: `ipexctl ps`; its owner can stop it"),
     )
 
 
@@ -221,7 +218,7 @@ def choose_run(
     if not homes:
         what = "no run" if word in LAST else f"no run {quote(word)}"
         reason = f"there is {what} in the home of this account on {fold(tuple(found))}"
-        hint = Fix("`ipexctl ps {*hosts}` shows what runs there", hosts=options.about_runs)
+        hint = options.apply(Fix("`ipexctl ps` shows what runs there"))
         raise NoSuchRun(reason, fix=Fix("`ipexctl run` starts one") if word in LAST else hint)
     node0 = max(
         homes,

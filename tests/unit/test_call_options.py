@@ -59,7 +59,9 @@ OPTIONS = CallOptions(" -H hosts -l a --home /h", " -n 4 --env big --python /opt
                 "--env big "
             "--python /opt/py --setup /opt/s --mpi openmpi --install)"),
         ),
-        ("`ipexctl ps`, `ipexctl logs RUN`, `ipexctl why RUN`", "ipexctl ps, ipexctl logs RUN, ipexctl why RUN"),
+        ("`ipexctl logs RUN`, `ipexctl why RUN`", "ipexctl logs RUN, ipexctl why RUN"),
+        ("`ipexctl ps`, `ipexctl ps --prune`", "ipexctl ps -H hosts, ipexctl ps --prune"),
+        ("`ipexctl stop RUN --force`", "ipexctl stop RUN -H hosts --home /h --force"),
         ("`cd /p && ipexctl run -m pkg.train --epochs 3`", ("cd /p && ipexctl run -H hosts -l a --home /h -n 4 --env "
          "big --python /opt/py --setup /opt/s --mpi openmpi -m pkg.train --epochs 3")),
         ("`ipexctl install --with x`", "ipexctl install -H hosts -l a --home /h --env big --with x"),

@@ -72,6 +72,40 @@ def test_the_newest_of_each_name_is_kept_with_the_run_that_wrote_it(request_: Ke
     assert not (Path(request_["home"]) / "results" / FIRST).exists()
 
 
+def content(path: Path) -> str:
+    return zipfile.ZipFile(path).read("data.pkl").decode()
+
+
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_a_checkpoint_that_another_run_has_replaced_is_put_back(request_: KeepRequest, *, is_directory: bool) -> None:
+    out = Path(request_["path"])
+    first, second = (f"checkpoint-{number}/model.bin" if is_directory else f"ck_{number}.pt" for number in (10, 20))
+    save(out / first, "of first", 1100)
+    keep_checkpoint(request_)
+    save(out / first, "of second", 2100)
+    save(out / second, "of second", 2200)
+    found = keep_checkpoint(request_)
+    unit, other = (out / name.partition("/")[0] for name in (first, second))
+    assert found == KeptCheckpoint(str(unit), FIRST, 1100, f"{SECOND}:{other}")
+    assert content(out / first) == "of first"
+    assert sorted(os.listdir(out)) == [unit.name]
+    assert kept_of(request_, SECOND) == {str(out / first): "of second", str(out / second): "of second"}
+    assert keep_checkpoint(request_) == found._replace(replaced="")
+
+
+def test_a_checkpoint_of_another_run_stays_unless_another_host_has_one_of_this_run(request_: KeepRequest) -> None:
+    out = Path(request_["path"])
+    last = save(out / "last.pt", "of second", 2100)
+    other = save(out / "vae.pt", "of second", 2100)
+    request: KeepRequest = {**request_, "recorded": str(last)}
+    assert keep_checkpoint(request) == KeptCheckpoint(str(last), SECOND, 2100)
+    assert last.exists()
+    assert keep_checkpoint({**request, "sets_aside": True}) == KeptCheckpoint(replaced=f"{SECOND}:{last}")
+    assert not last.exists()
+    assert other.exists()
+    assert set(kept_of(request_, SECOND)) == {str(last), str(other)}
+
+
 def test_what_does_not_fit_is_refused_and_leaves_nothing(
     request_: KeepRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,7 +290,7 @@ class SupervisorLoop:
         path = plan.resumes_from.partition(":")[2]
         who = plan.asked.script if progress.is_of_trainer else f"the optimizer of {plan.asked.script}"
         text = f"{who} began at step 1, so it has not loaded {path}"
-        kept = f"a copy of it is kept: ipexctl fetch {shlex.quote(plan.resumes_from)} out/"
+        kept = Fix("a copy of it is kept: `ipexctl fetch {source} out/`", source=plan.resumes_from)
         self.log("starts-over", {"rank": rank, "path": path})
         self.add_note(m.AddNote(rank, "checkpoint", {"text": f"{text}; {kept}"}))
         if progress.is_of_trainer and not plan.asked.is_attended:
