@@ -216,6 +216,8 @@ def _reaching(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) 
         "variables": {"HF_ENDPOINT": access.url},
         "tries": True,
         "model": "",
+        "data": "",
+        "directory": "",
     }
 
     def reaches(_: Host, session: Session) -> bool:

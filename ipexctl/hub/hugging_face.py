@@ -1,5 +1,5 @@
-"""Names of Hugging Face repositories, and the versions of transformers and accelerate that changed something for us,
-from the wheels on PyPI of November 2026. All messages take versions and commands from here.
+"""Names of Hugging Face repositories, and the versions of their libraries that changed something for us, from the
+wheels on PyPI of November 2026. All messages take versions and commands from here.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ OPTIMIZES_BY_TORCH: Final = "1.8"
 """The first accelerate that calls ipex.optimize only for an older torch; before, it did for every torch."""
 OPTIMIZED_TORCH: Final = "2.7"
 """The first torch for which accelerate 1.8 to 1.12 no longer calls ipex.optimize."""
+
+RESUMING_TRL: Final = "1.14.1"
+"""The first trl whose scripts read --resume_from_checkpoint."""
+DTYPE_TRL: Final = "0.24"
+"""The first trl whose scripts read --dtype; older ones read --torch_dtype."""
+LEAST_USEFUL: Final = {"trl": RESUMING_TRL}
+"""Package → the version that an install prefers where only the name is asked for."""
 
 
 class HubRepo(NamedTuple):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.node.hub.model_size import TensorKind
 
 MODEL: Final = "model_name_or_path"
+DATA: Final = "dataset_name"
 PROCESS: Final = 480 << 20
 """Private memory of a rank that has imported torch, transformers, peft, datasets and TRL."""
 _BITS: Final = {"float32": 32, "bfloat16": 16, "float16": 16}
@@ -55,8 +56,12 @@ def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMem
     left_out = gathered.spec.for_bf16 if hosts_without_bf16(context.nodes) else ()
     for given in (gathered.options, *changes):
         options |= {_RENAMED.get(name, name): value for name, value in given.items() if f"--{name}" not in left_out}
-    memory = _memory(found.tensors, options, is_alone=context.world_size == 1)
-    return memory._replace(hosts={node.name: memory.of(node.count) for node in context.nodes})
+    memory = memory_of(found.tensors, options, is_alone=context.world_size == 1)
+    free = {node.name: node.facts.memory.free for node in context.nodes}
+    return memory._replace(
+        hosts={node.name: memory.of(node.count) for node in context.nodes},
+        fits={name: memory.ranks_in(size) for name, size in free.items() if size is not None},
+    )
 
 
 def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:
@@ -84,7 +89,7 @@ def _tool(context: LaunchContext) -> str:
     return context.gathered.asked.argv[0].partition(".")[0]
 
 
-def _memory(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alone: bool) -> TrainingMemory:
+def memory_of(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alone: bool) -> TrainingMemory:
     parameters = trained = sum(prod(each.shape) * each.copies for each in tensors)
     in_files = sum(prod(each.shape) * each.copies * each.bits // 8 for each in tensors)
     of_files = 8 * in_files // max(1, parameters)
@@ -110,7 +115,7 @@ def _memory(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alo
     }
     is_shared = options[SHARE_WEIGHTS.name] == "auto" and has_adapters and is_mapped
     once, own = ({"base": base}, own) if is_shared else ({}, {"base": base, **own})
-    return TrainingMemory(options[MODEL], parameters, trained, once, own)
+    return TrainingMemory(options.get(MODEL, ""), parameters, trained, once, own)
 
 
 def _of_token(tensors: Sequence[TensorKind], size: int, *, recomputes: bool) -> int:

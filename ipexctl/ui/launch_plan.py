@@ -66,6 +66,8 @@ def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "precision", ", ".join(_precision(plan))
     if plan.memory is not None:
         yield "memory", f"{readable(max(plan.memory.hosts.values()))} a host; {describe(plan.memory)}"
+        fits = plan.memory.fits
+        yield "fits", _by_hosts(plan.hosts, lambda host: f"{format_count(fits.get(host.name, 0), 'rank')} per host")
     yield "script", shlex.join(plan.asked.program)
     yield "environment", plan.environment + (f" ({' or '.join(plan.candidates)})" if plan.candidates else "")
     yield "upload", plan.project.root if plan.asked.sync else "nothing: --no-sync"

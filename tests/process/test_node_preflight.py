@@ -92,7 +92,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def look(tmp_path: Path, *, env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
-    request = {"home": "~/.ipexctl", "setup": "", "variables": {}, "model": ""}
+    request = {"home": "~/.ipexctl", "setup": "", "variables": {}, "model": "", "data": "", "directory": "code/p-*"}
     account = {**os.environ, "HF_HOME": "", "HF_HUB_OFFLINE": "", **(env or {})}
     return said(start("hub.hub_check", "query", {**request, "tries": False, **changes}, env=account))
 
@@ -123,11 +123,21 @@ def test_the_tensors_of_a_pushed_model_are_read_unless_another_cache_is_named(tm
         snapshot.mkdir(parents=True, exist_ok=True)
         (snapshot / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
         text = text.replace(b"F32", b"BF16")
-    found = look(tmp_path, home=str(own_home), model="org/tiny")["tensors"]
-    assert found == [{"module": "q_proj", "bits": 32, "shape": [2, 3], "copies": 1}]
+    tensors = look(tmp_path, home=str(own_home), model="org/tiny")["tensors"]
+    assert tensors == [{"module": "q_proj", "bits": 32, "shape": [2, 3], "copies": 1}]
     other = look(tmp_path, home=str(own_home), model="org/tiny", variables={"HF_HOME": str(tmp_path / "own")})
     assert other["tensors"][0]["bits"] == 16
-    assert look(tmp_path, home=str(own_home), model="org/none")["tensors"] == []
+    none = look(tmp_path, home=str(own_home), model="org/none")
+    assert (none["tensors"], none["lacking"]) == ([], ["org/none"])
+    assert look(tmp_path, home=str(own_home), model="org/tiny")["lacking"] == []
+
+
+def test_a_model_and_data_that_earlier_runs_made_are_found_in_the_tree(tmp_path: Path, own_home: Path) -> None:
+    asked: dict[str, Any] = {"home": str(own_home), "model": "tiny", "data": "made"}
+    assert look(tmp_path, **asked)["lacking"] == ["tiny", "made"]
+    (own_home / "code" / "p-.gen2" / "tiny").mkdir(parents=True)
+    (own_home / "code" / "p-.gen2" / "made").touch()
+    assert look(tmp_path, **asked)["lacking"] == []
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,29 @@ started as their documentation says, on one host by one call, on two by one call
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.text import format_count
 
 from .figures import median
-from .harness import Contender, Failed, good_end_of, in_turns, say, spend
+from .harness import Contender, Failed, end_of, failure, in_turns, say, spend
 from .part_train import TORCH
 from .report import Goal, Report
 from .rig import CONTENDERS, Rig, ipexctl, laboratory
 
 SCRIPT: Final = "finetune.py"
-SIZES: Final = ("tiny", "158m", "1b")
+SIZES: Final = ("tiny", "158m", "1b", "7b")
+LARGE: Final = ("7b",)
+"""Sizes of which this machine holds one copy: for two ranks on one host, in a cgroup, and for few tokens and steps."""
+SPARE: Final = 2 << 30
+"""Bytes of this machine's memory outside the cgroup."""
 OURS, APART, TORCHRUN, ACCELERATE, FULL = (
     *("ipexctl run", "ipexctl run --share-weights off", "torchrun", "accelerate launch"),
     "ipexctl run, all weights under FSDP2",
@@ -56,6 +63,8 @@ class Training:
     private: float
     shared: float
     most: float
+    host: float
+    """All processes of the account, each page once."""
     sent: float
 
 
@@ -63,25 +72,54 @@ def measure(rig: Rig) -> Report:
     project = rig.scratch / "finetune"
     project.mkdir()
     shutil.copy(CONTENDERS / SCRIPT, project)
-    found: dict[tuple[Place, str], Sequence[Training]] = {}
-    with laboratory(HOSTS, shared_home=True) as lab:
+    places = PLACES[1:2] if rig.size in LARGE else PLACES
+    found: dict[tuple[Place, str], Sequence[Training | None]] = {}
+    limit = limited_memory() if rig.size in LARGE else nullcontext(lambda: 0)
+    with limit as kills, laboratory(HOSTS if len(places) > 1 else 1, shared_home=True) as lab:
         rig = replace(rig, lab=lab)
+        hosts = len(lab.hosts)
         say(f"finetune: installing torch {TORCH}, transformers and peft on the lab's hosts")
         packages = [word for name in ("transformers", "accelerate", "peft") for word in ("--with", name)]
         spend(
-            ipexctl("install", "install", *rig.where(HOSTS), "--stack", "torch", "--torch", TORCH, *packages), rig.env
+            ipexctl("install", "install", *rig.where(hosts), "--stack", "torch", "--torch", TORCH, *packages), rig.env
         )
         model = f"{lab.hosts[0].home}/model"
         spend(_run(rig, Place(1, 1), project, "make", rig.size, model), rig.env)
         ((_, tree),) = rig.on_hosts("ls -d $HOME/.ipexctl/code/finetune-*", 1)
-        for place in PLACES:
+        for place in places:
             contenders = _contenders(rig, place, project, f"{tree}/{SCRIPT}", model)
 
-            def once(name: str, contenders: Mapping[str, Contender] = contenders, place: Place = place) -> Training:
-                return _training(rig, contenders[name], place)
+            def once(
+                name: str, contenders: Mapping[str, Contender] = contenders, place: Place = place
+            ) -> Training | None:
+                return _training(rig, contenders[name], place, kills)
 
             found |= {(place, name): each for name, each in in_turns(list(contenders), rig.runs, once).items()}
     return _report(rig, found)
+
+
+@contextmanager
+def limited_memory() -> Iterator[Callable[[], int]]:
+    """Put this process, and what it starts, into a cgroup with this machine's memory but for SPARE. Yields what counts
+    the processes that were killed there. They are the first that the kernel kills outside of it, too."""
+    root = Path("/sys/fs/cgroup")
+    (known, limit, events), root = (
+        (("memory", "memory.limit_in_bytes", "memory.oom_control"), root / "memory")
+        if (root / "memory").is_dir()
+        else (("", "memory.max", "memory.events"), root)
+    )
+    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    before = next(path for _, names, path in lines if known in names.split(","))
+    group = root / f"ipexctl-benchmark-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / limit).write_text(str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") - SPARE))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        Path("/proc/self/oom_score_adj").write_text("900")
+        yield lambda: int((group / events).read_text().partition("oom_kill ")[2].split()[0])
+    finally:
+        (root / before.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
 
 
 def _run(rig: Rig, place: Place, project: Any, *words: object, options: Sequence[object] = ()) -> Contender:
@@ -95,11 +133,13 @@ def _threads(place: Place) -> tuple[str, ...]:
 
 
 def _contenders(rig: Rig, place: Place, project: Any, script: str, model: str) -> dict[str, Contender]:
-    words = ("train", model)
+    words = ("train", model, *(("8", "2") if rig.size in LARGE else ("128", "5")))
     found = {
         OURS: _run(rig, place, project, *words),
         TORCHRUN: _by_hand(rig, place, "torchrun --nnodes {hosts} --nproc-per-node {ranks} {meeting}", script, *words),
     }
+    if rig.size in LARGE:
+        return found
     if place.hosts * place.ranks > 1:
         found[APART] = _run(rig, place, project, *words, options=("--share-weights", "off"))
     if place.hosts == 1:
@@ -127,9 +167,15 @@ def _by_hand(rig: Rig, place: Place, launcher: str, *words: str) -> Contender:
     return Contender(title, ("sh", "-c", "\n".join([*lines, *("wait $! || exit 1" for _ in lines[:1]), "wait"])))
 
 
-def _training(rig: Rig, contender: Contender, place: Place) -> Training:
-    begun = time.time()
-    _, output = good_end_of(contender, rig.env)
+def _training(rig: Rig, contender: Contender, place: Place, kills: Callable[[], int]) -> Training | None:
+    """None if the kernel killed a rank for want of memory."""
+    begun, killed = time.time(), kills()
+    end, output = end_of(contender, rig.env)
+    if end.code and kills() > killed:
+        say(f"finetune: {place}: {contender.name}: killed for want of memory")
+        return None
+    if end.code:
+        raise failure(contender, end, output)
     rows = [json.loads(line.partition(_FIGURES)[2]) for line in output.splitlines() if _FIGURES in line]
     if len(rows) != place.hosts * place.ranks:
         raise Failed(f"{contender.name} trained with {len(rows)} ranks on {place}:\n{output[-2000:]}")
@@ -139,29 +185,40 @@ def _training(rig: Rig, contender: Contender, place: Place) -> Training:
     return found
 
 
-def _report(rig: Rig, found: Mapping[tuple[Place, str], Sequence[Training]]) -> Report:
-    def value(place: Place, name: str, field: str) -> float:
-        return median([getattr(each, field) for each in found[place, name]])
+def _report(rig: Rig, found: Mapping[tuple[Place, str], Sequence[Training | None]]) -> Report:
+    def value(place: Place, name: str, field: str) -> float | None:
+        figures = [getattr(each, field) for each in found.get((place, name), ()) if each is not None]
+        return median(figures) if figures else None
 
-    forms = {"first": ".1f", "tokens_per_s": ".1f", "private": ".0f", "shared": ".0f", "most": ".0f", "sent": ".1f"}
+    def cell(place: Place, name: str, field: str, form: str) -> str:
+        figure = value(place, name, field)
+        return "killed" if figure is None else f"{figure:{form}}"
+
+    forms = {
+        "first": ".1f", "tokens_per_s": ".1f", "private": ".0f", "shared": ".0f", "most": ".0f", "host": ".0f",
+        "sent": ".1f",
+    }  # fmt: skip
     rows = tuple(
-        (f"{place}: {name}", *(f"{value(place, name, field):{form}}" for field, form in forms.items()))
+        (f"{place}: {name}", *(cell(place, name, field, form) for field, form in forms.items()))
         for place, name in found
     )
     one_host, two_hosts = PLACES[1:]
     goals = []
     for place, field, what in (
         (one_host, "private", "private memory of a rank, 2 ranks on a host"),
-        (one_host, "most", "its most, 2 ranks on a host"),
+        (one_host, "host", "memory of a host, 2 ranks"),
         (two_hosts, "sent", "bytes that a host sends, 2 hosts"),
     ):
-        share = value(place, OURS, field) / max(value(place, TORCHRUN, field), 1e-9)
-        goals.append(Goal(f"{what}: ≤ 1x torchrun", f"{share:.2f}x", share <= 1))
+        ours, theirs = value(place, OURS, field), value(place, TORCHRUN, field)
+        if ours is not None and theirs is not None:
+            goals.append(Goal(f"{what}: ≤ 1x torchrun", f"{ours / max(theirs, 1e-9):.2f}x", ours <= theirs))
     for place in PLACES:
-        slower = value(place, TORCHRUN, "tokens_per_s") / value(place, OURS, "tokens_per_s")
-        goals.append(Goal(f"{place}: a step ≤ {_AIM}x torchrun's", f"{slower:.2f}x", slower <= _AIM))
+        ours, theirs = value(place, OURS, "tokens_per_s"), value(place, TORCHRUN, "tokens_per_s")
+        if ours is not None and theirs is not None:
+            goals.append(Goal(f"{place}: a step ≤ {_AIM}x torchrun's", f"{theirs / ours:.2f}x", theirs / ours <= _AIM))
     header = (
         f"Llama {rig.size}, LoRA r=16",
-        *("first step, s", "tokens/s", "private MB", "shared MB", "most MB", "MB sent"),
+        *("first step, s", "tokens/s", "private MB", "shared MB", "most MB", "host MB", "MB sent"),
     )
-    return Report(rig.runs, header, rows, tuple(goals), ("MB: of the rank, and of the host, that has most.",))
+    note = "MB: of the rank, and of the host, that has most, in a step. `killed`: by the kernel, for want of memory."
+    return Report(rig.runs, header, rows, tuple(goals), (note,))

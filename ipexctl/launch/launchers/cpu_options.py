@@ -37,8 +37,6 @@ OF_TRL: Final = (
     CpuOption(("--ddp_find_unused_parameters", "False"), ("ddp_find_unused_parameters",), "use_peft"),
 )
 RESUMES: Final = "--resume_from_checkpoint"
-RESUMING_TRL: Final = "1.14.1"
-"""The first trl whose scripts read that option."""
 _MODULE_OF_TRL: Final = re.compile(r"trl\.scripts\.\w+")
 _LLAMA_FACTORY: Final = "llamafactory.launcher"
 _TRAINER: Final = re.compile(

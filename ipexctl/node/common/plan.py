@@ -116,6 +116,11 @@ class TrainingMemory(NamedTuple):
     """What the ranks of a host share: `base`, the model's weights."""
     each: Mapping[str, int]
     hosts: Mapping[str, int] = {}
+    fits: Mapping[str, int] = {}
+    """Host → ranks that its free memory holds, with batches of the longest sequences."""
+
+    def ranks_in(self, size: int) -> int:
+        return max(0, size - self.of(0)) // (self.of(1) - self.of(0))
 
     def of(self, ranks: int, without: str = "") -> int:
         return sum(self.once.values()) + ranks * sum(size for name, size in self.each.items() if name != without)

@@ -7,6 +7,7 @@ a private hub refuses requests without a token.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import threading
 import urllib.error
@@ -22,7 +23,7 @@ from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
 from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.node_limits import HUB_ANSWER
-from ipexctl.node.hub.model_size import TensorKind, find_tensors
+from ipexctl.node.hub.model_size import TensorKind, find_model, find_tensors, has_data
 
 
 class FoundHub(NamedTuple):
@@ -34,6 +35,8 @@ class FoundHub(NamedTuple):
     """Repositories in the account's cache that are not in the home's."""
     tensors: tuple[TensorKind, ...] = ()
     """Of the run's model; empty if it is not here."""
+    lacking: tuple[str, ...] = ()
+    """Model and data of the line that are neither a path here nor in a cache."""
 
 
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
@@ -47,7 +50,11 @@ class HubRequest(TypedDict):
     variables: Mapping[str, str]
     tries: bool
     model: str
-    """Directory or ID; empty if the line names none."""
+    """Path or ID; empty if the line names none, or the project has it."""
+    data: str
+    """The same of a data set."""
+    directory: str
+    """The ranks' working directory, as a pattern: absolute or below the home."""
 
 
 def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -105,7 +112,8 @@ def query_hub(request: HubRequest, _: BinaryIO) -> object:
     os.environ.clear()
     os.environ.update(environ)  # the client reads proxies and certificates there
     cache, is_named = own_cache(environ)
-    of_home = os.path.join(home_of(request, CACHE), CACHE)
+    home = home_of(request, CACHE)
+    of_home = os.path.join(home, CACHE)
     decided = [name for name in OFFLINE_VARIABLES if environ.get(name)]
     problem = ""
     if decided:
@@ -114,7 +122,11 @@ def query_hub(request: HubRequest, _: BinaryIO) -> object:
         problem = try_hub(environ.get("HF_ENDPOINT") or HUB)
     read = cache if is_named or not repositories(of_home) else of_home
     others = len(repositories(cache) - repositories(of_home))
-    return encode(FoundHub(problem, is_named, others, find_tensors(request["model"], read)))
+    directories = glob.glob(os.path.join(home, request["directory"]))
+    model = find_model(request["model"], read, directories)
+    is_there = {request["model"]: bool(model), request["data"]: has_data(request["data"], read, directories)}
+    lacking = tuple(name for name in is_there if name and not is_there[name])
+    return encode(FoundHub(problem, is_named, others, find_tensors(model), lacking))
 
 
 def main(action: str) -> int:

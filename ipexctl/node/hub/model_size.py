@@ -1,13 +1,14 @@
-"""Reads which tensors a model on this node has, from the headers of its safetensors. Another account may have written
-them: all sizes are bounded, and a damaged file tells nothing."""
+"""Finds a model or data set by its name on this machine, and reads which tensors a model has, from the headers of its
+safetensors. Another account may have written them: all sizes are bounded, and a damaged file tells nothing."""
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections import Counter
-from typing import Iterator, NamedTuple
+from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.hub_cache import folder_of, is_repo_id
 from ipexctl.node.common.json_records import JsonError, as_object, parse_object
@@ -26,14 +27,35 @@ class TensorKind(NamedTuple):
     copies: int
 
 
-def find_tensors(model: str, cache: str) -> tuple[TensorKind, ...]:
-    """Of a model in a directory with an absolute path, or in the hub's cache; empty if neither has its safetensors."""
-    found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
+def find_model(name: str, cache: str, directories: Sequence[str]) -> str:
+    """Path of a model: in one of these directories, at its own absolute path, or in the hub's cache; or empty."""
     try:
-        if not os.path.isabs(model):
-            snapshots = os.path.join(cache, folder_of("model", model) if is_repo_id(model) else "-", "snapshots")
-            model = max((entry.path for entry in os.scandir(snapshots)), key=os.path.getmtime, default="-")
-        files = glob.glob(os.path.join(glob.escape(model), "*.safetensors"))
+        snapshots = os.path.join(cache, folder_of("model", name) if is_repo_id(name) else "-", "snapshots")
+        return _path_in(name, directories) or max(glob.glob(f"{glob.escape(snapshots)}/*"), key=os.path.getmtime)
+    except (OSError, ValueError):  # max of nothing, too
+        return ""
+
+
+def has_data(name: str, cache: str, directories: Sequence[str]) -> bool:
+    """True if a data set is a path, or if the datasets library has prepared it here: offline, it loads no other."""
+
+    def word(text: str) -> str:
+        return re.sub("[_/]", "", text).lower()  # org/SomeName is prepared in org___some_name
+
+    prepared = glob.glob(f"{glob.escape(os.path.dirname(cache))}/datasets/*")
+    return bool(_path_in(name, directories)) or word(name) in {word(os.path.basename(path)) for path in prepared}
+
+
+def _path_in(name: str, directories: Sequence[str]) -> str:
+    paths = [os.path.join(directory, name) for directory in (["/"] if os.path.isabs(name) else directories)]
+    return next((path for path in paths if name and "\0" not in name and os.path.exists(path)), "")
+
+
+def find_tensors(model: str) -> tuple[TensorKind, ...]:
+    """Of the model in this directory; empty if it has no safetensors."""
+    found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
+    files = glob.glob(os.path.join(glob.escape(model), "*.safetensors")) if model else []
+    try:
         for path in sorted(file for file in files if "consolidated" not in file)[:_MOST_FILES]:
             found.update(_tensors(path))
     except (OSError, ValueError):

@@ -5,6 +5,7 @@ install would choose. Nothing is changed here.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -22,12 +23,14 @@ from ipexctl.launch.launchers.cpu_options import given_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
 from ipexctl.launch.spec import RunSpec
-from ipexctl.launch.training_memory import MODEL
+from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.node.hub.hub_check import FoundHub, HubRequest
+from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
+from ipexctl.node.hub.model_size import find_model, find_tensors
 from ipexctl.option_declaration import install_command
+from ipexctl.projects.root import owner_here, real_path, tree_name
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -59,7 +62,7 @@ def gather(
     time_left = run_in_background(lambda: transport.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
     options = given_options(spec.asked.argv[1:])
-    of_hub = run_in_background(lambda: ask_hosts(spec, pool, options.get(MODEL, "")), "hub")
+    of_hub = run_in_background(lambda: ask_hosts(spec, pool, options), "hub")
     earlier_check = run_in_background(
         lambda: read_earlier_check(pool.session(node0), spec.asked.home) if others else EarlierCheck(),
         "earlier check",
@@ -298,17 +301,23 @@ _READ: frozenset[str] = frozenset(
         "REQUESTS_CA_BUNDLE",
         "CURL_CA_BUNDLE",
         "SSL_CERT_FILE",
+        *OFFLINE_NAMES,
     }
 )
 """Variables of the call by which ranks find a cache or a hub, besides proxies."""
 _LONGEST = 120
 
 
-def ask_hosts(spec: RunSpec, pool: SessionPool, model: str) -> dict[str, FoundHub]:
-    """Ask if each host reaches the hub, where the script imports a library of it, and how large its model is."""
-    asked, script = spec.asked, spec.project.script
-    if not model and (script is None or not script.uses_hub):
+def ask_hosts(spec: RunSpec, pool: SessionPool, options: Mapping[str, str]) -> dict[str, FoundHub]:
+    """Ask if each host reaches the hub, where the script imports a library of it, and has the model and data of the
+    line; and how large the model is, which this machine may know, too."""
+    asked, script, project = spec.asked, spec.project.script, spec.project
+    model, data = options.get(MODEL, ""), options.get(DATA, "")
+    if not model and not data and (script is None or not script.uses_hub):
         return {}
+    place = project.root / project.subdirectory
+    tree = f"code/{tree_name(real_path(project.root), owner_here())}*/{glob.escape(project.subdirectory)}"
+    in_project = {name for name in (model, data) if name and asked.sync and (place / name).exists()}
     given = spec.variables
     is_decided = not given.keys().isdisjoint(OFFLINE_NAMES)
     request: HubRequest = {
@@ -316,7 +325,9 @@ def ask_hosts(spec: RunSpec, pool: SessionPool, model: str) -> dict[str, FoundHu
         "setup": asked.setup or "",
         "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
         "tries": not is_decided,
-        "model": model,
+        "model": "" if model in in_project else model,
+        "data": "" if data in in_project else data,
+        "directory": tree if asked.sync else glob.escape(str(place)),
     }
 
     def query_hub(host: Host, session: Session) -> FoundHub:
@@ -324,4 +335,8 @@ def ask_hosts(spec: RunSpec, pool: SessionPool, model: str) -> dict[str, FoundHu
         return call(session, "hub.hub_check", "query", request, label="ask the hub", silence=PATIENCE).decode(FoundHub)
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
-    return {name: host._replace(problem=host.problem[:_LONGEST]) for name, host in found.items()}
+    here = find_tensors(find_model(model, own_cache(os.environ)[0], [str(place)]))
+    return {
+        name: host._replace(problem=host.problem[:_LONGEST], tensors=host.tensors or here)
+        for name, host in found.items()
+    }

@@ -22,16 +22,19 @@ from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
-from ipexctl.hub.hugging_face import INDEXED_CPU, RESUMES_ON_CPU
+from ipexctl.hub.hugging_face import DTYPE_TRL, INDEXED_CPU, RESUMES_ON_CPU, RESUMING_TRL
 from ipexctl.known_errors.gpu_code import GpuLine, suggestions
 from ipexctl.launch.accelerate_env import before
-from ipexctl.launch.launchers.cpu_options import RESUMES, RESUMING_TRL, is_of_trl
+from ipexctl.launch.launchers.cpu_options import RESUMES, is_of_trl
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
+from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.hub_cache import is_repo_id
 from ipexctl.node.common.plan import ApartHosts, Plan
+from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.named_checkpoints import of_call
 from ipexctl.projects.own_launches import RAY, Spawner
@@ -135,6 +138,43 @@ def check_resumed_trl(asked: Asked, packages: Mapping[str, str]) -> None:
         raise StartError(StartFailure(reason, fix, exit_code=2))
 
 
+def trl_notes(plan: Plan, packages: Mapping[str, str]) -> Iterator[str]:
+    """On what this version of trl does not do. Raises a StartError if it does not know an option of the line."""
+    version, update = packages.get("trl", ""), Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}")
+    if not version or not is_of_trl(plan.asked):
+        return
+    if "--dtype" in plan.command and before(version, DTYPE_TRL):
+        reason = f"trl {version} does not know --dtype: its scripts end with an error"
+        fix = Fix("{update}; or add to the line: --torch_dtype bfloat16", update=update)
+        raise StartError(StartFailure(reason, fix, exit_code=2))
+    if plan.asked.checkpoint and before(version, RESUMING_TRL):
+        text = f"trl {version} does not go on from a checkpoint: after a lost host, it starts over"
+        yield Fix("{text}; {update}", text=text, update=update)
+
+
+def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+    """On a model or data set of the line that hosts lack and can't load from the hub."""
+    hub = {host.name: context.hub[host.name] for host in plan.hosts if host.name in context.hub}
+    for option, what, prefix in ((MODEL, "model", "hf:"), (DATA, "data set", "hf-dataset:")):
+        name = context.options.get(option, "")
+        lacking = [host for host, found in hub.items() if name in found.lacking and not _may_load(name, found)]
+        if not lacking or (name.startswith("/") and any(name in word for word in context.asked.argv)):
+            continue  # `path_checks.py` names a path of the line
+        where = f"{name}, the {what} of the line, is neither in the project nor on {fold(lacking)}"
+        if not is_repo_id(name):
+            yield f"{where}: the script fails if it does not make it"
+            continue
+        where += f", which can't load it from the hub: {hub[lacking[0]].problem}"
+        push, then = ipexctl_command("push", prefix + name), ""
+        if option == DATA:
+            then = f", and give the directory that it prints to --{DATA}; or make {name}/ in the project"
+        yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
+
+
+def _may_load(name: str, found: FoundHub) -> bool:
+    return not found.problem and is_repo_id(name)
+
+
 def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     spec, asked, script = context.spec, context.asked, context.spec.project.script
     uses_it = script is not None and script.uses_trainer
@@ -142,6 +182,8 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     ranks = plan.world_size if plan.backend != "none" else 1
     lines = _without_typed(script.gpu_lines, asked.argv) if script is not None else ()
     notes: tuple[str, ...] = (
+        *missing_notes(context, plan),
+        *trl_notes(plan, context.env.packages),
         f"{asked.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}"
         if lines
         else "",

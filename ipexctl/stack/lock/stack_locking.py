@@ -23,6 +23,7 @@ from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
+from ipexctl.hub.hugging_face import LEAST_USEFUL
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import BACKEND_STEP
 from ipexctl.node.common.files import sha256_of
@@ -181,6 +182,13 @@ def open_projects(
         for name, specifier in allowed.items()
         if not any(each.operator in ("==", "===") and "*" not in each.version for each in specifier)
     }
+
+
+def floors_of(extras: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
+    """The least useful versions of new packages that are asked for by their names alone."""
+    lines = map(Requirement, extras)
+    bare = {line.name for line in lines if not line.specifier and line.url is None}.difference(kept)
+    return tuple(f"{name}>={least}" for name, least in LEAST_USEFUL.items() if name in bare)
 
 
 def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> FixCommand:
@@ -582,14 +590,17 @@ class _Locking:
         if request.dry_run:
             make = partial(attempt, stubs=dict.fromkeys(request.builds, "0"))
         held, limits, lock = request.env.constraints, list[str](), None
-        if context.extended is not None:  # its packages keep their versions if possible, and what was built stays
-            packages = context.extended.packages.items()
-            pins = [f"{name}=={version}" for name, version in packages if name not in request.builds]
-            for constraints in [(*held, *pins), held][: 1 + bool(context.built)]:
+        kept = context.extended.packages.items() if context.extended is not None else ()
+        pins = tuple(f"{name}=={version}" for name, version in kept if name not in request.builds)
+        floors = floors_of(request.env.extras, dict(kept))
+        # What the environment has keeps its version if possible, and what was built stays.
+        for more in (each for each in dict.fromkeys(((*pins, *floors), pins, ())) if each or context.built):
+            if lock is None:
                 with contextlib.suppress(HostError, UserError):
-                    lock = lock or make(constraints=constraints, kept=context.built)
-            if lock is not None:
-                attempt, make = partial(attempt, kept=context.built), partial(make, kept=context.built)
+                    lock = make(constraints=(*held, *more), kept=context.built)
+                    held = (*held, *more[len(pins) :])
+        if lock is not None:
+            attempt, make = partial(attempt, kept=context.built), partial(make, kept=context.built)
 
         def limit(lock: Lock) -> bool:
             limits.extend(self._without_prereleases(plan, lock, index_answer, maker, left_out=named))

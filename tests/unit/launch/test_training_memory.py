@@ -154,6 +154,18 @@ def test_weights_that_are_not_shared_are_refused_with_the_option_that_shares_the
     assert "--ppn 2, or --share-weights auto, or" in refusal(*hosts(40), **options(4, **LORA), share_weights="off").fix
 
 
+def test_the_plan_says_how_many_ranks_fit_each_host() -> None:
+    found = plan(*hosts(100), *hosts(400, count=2)[1:], **options(1, **LORA))
+    assert found.memory is not None
+    each = sum(found.memory.each.values())
+    fits = {name: (free * GB - 2 * PARAMETERS) // each for name, free in (("node1", 100), ("node2", 400))}
+    assert found.memory.fits == fits
+    text = "\n".join(plan_lines(found))
+    assert f"fits         {fits['node1']} rank per host on node1; {fits['node2']} ranks per host on node2" in text
+    none = plan(*hosts(18), **options(1, **LORA))
+    assert "fits         0 ranks per host" in "\n".join(plan_lines(none))
+
+
 def test_the_plan_says_what_it_takes_and_notes_long_sequences() -> None:
     found = plan(*hosts(60), **options(4, **LORA))
     (choice,) = [text for text in found.choices if text.startswith("memory of org/m")]

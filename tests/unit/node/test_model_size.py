@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.hub.model_size import TensorKind, find_tensors
+from ipexctl.node.hub.model_size import TensorKind, find_model, find_tensors, has_data
 
 LAYERS = {
     "model.embed_tokens.weight": ("BF16", [100, 8]),
@@ -38,16 +38,35 @@ def test_tensors_are_those_of_all_files(tmp_path: Path) -> None:
     write_model(tmp_path / "m", dict([first]), "model-00001-of-00002.safetensors")
     write_model(tmp_path / "m", dict(others), "model-00002-of-00002.safetensors")
     write_model(tmp_path / "m", LAYERS, "consolidated.safetensors")  # the same once more, in another form
-    assert sorted(find_tensors(str(tmp_path / "m"), "")) == KINDS
+    assert sorted(find_tensors(str(tmp_path / "m"))) == KINDS
 
 
 def test_a_pushed_model_is_found_by_its_name(tmp_path: Path) -> None:
     snapshot = write_model(tmp_path / "models--org--tiny" / "snapshots" / ("a" * 40), LAYERS)
     os.replace(snapshot / "model.safetensors", tmp_path / "blob")
     (snapshot / "model.safetensors").symlink_to(tmp_path / "blob")
-    assert sorted(find_tensors("org/tiny", str(tmp_path))) == KINDS
+    assert sorted(find_tensors(find_model("org/tiny", str(tmp_path), []))) == KINDS
     for other in ("org/none", "../org/tiny", "/none", "", "a\0b", "."):
-        assert find_tensors(other, str(tmp_path)) == ()
+        assert find_model(other, str(tmp_path), []) == ""
+    assert find_tensors("") == ()
+
+
+def test_a_path_where_the_ranks_start_comes_before_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "models--tiny" / "snapshots" / "a").mkdir(parents=True)
+    assert find_model("tiny", str(tmp_path), [str(tmp_path / "tree")]).endswith("models--tiny/snapshots/a")
+    (tmp_path / "tree" / "tiny").mkdir(parents=True)
+    assert find_model("tiny", str(tmp_path), [str(tmp_path / "tree")]) == str(tmp_path / "tree" / "tiny")
+    assert find_model(str(tmp_path / "tree"), "", []) == str(tmp_path / "tree")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [("data", True), ("Org/SomeSet", True), ("org/other", False), ("a\0b", False), ("nodata", False)],
+)
+def test_data_is_a_path_or_was_prepared(tmp_path: Path, name: str, is_there: bool) -> None:
+    for path in ("tree/data", "hub", "datasets/Org___some_set"):
+        (tmp_path / path).mkdir(parents=True)
+    assert has_data(name, str(tmp_path / "hub"), [str(tmp_path / "tree")]) is is_there
 
 
 @pytest.mark.parametrize(
@@ -74,9 +93,9 @@ def test_a_pushed_model_is_found_by_its_name(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_tells_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(data)
-    assert find_tensors(str(tmp_path), "") == ()
+    assert find_tensors(str(tmp_path)) == ()
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
-    assert find_tensors(str(tmp_path), "") == ()
+    assert find_tensors(str(tmp_path)) == ()

@@ -1,7 +1,9 @@
 """LoRA of a Llama with PEFT and the Trainer, as users write it; or of all its weights under FSDP2, with --full.
 
-finetune.py make SIZE DIR       writes a model of random weights, once
-finetune.py train DIR [--full]  each rank prints a line of figures behind the word `figures`
+finetune.py make SIZE DIR                     writes a model of random weights, once
+finetune.py train DIR TOKENS STEPS [--full]   each rank prints a line of figures behind the word `figures`
+
+Memory is read while the activations of one more step are alive, on all ranks at once.
 """
 
 from __future__ import annotations
@@ -28,18 +30,41 @@ SIZES = {
     "tiny": {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 4},
     "158m": {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16},
     "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
+    "7b": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
 }
-VOCABULARY, TOKENS, STEPS, WARM_UP = 8192, 128, 5, 2
+VOCABULARY = 8192
+IN_BF16 = ("7b",)
+"""Sizes that are in bf16 also where it is slow: fp32 would not fit this machine."""
 HAS_BF16 = "_bf16" in Path("/proc/cpuinfo").read_text()
 MB = 1e6
 
 
 def make(size: str, directory: str) -> None:
-    if not Path(directory).exists():
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **SIZES[size]))
-        model.to(torch.bfloat16 if HAS_BF16 else torch.float32).save_pretrained(directory)
-        print(f"{sum(each.numel() for each in model.parameters()) / 1e6:.0f} M parameters", flush=True)
+    """Write the model block by block: it is never whole in memory."""
+    from safetensors.torch import save_file  # type: ignore[import-not-found]
+
+    place = Path(directory)
+    if place.exists():
+        return
+    place.mkdir()
+    dtype = torch.bfloat16 if HAS_BF16 or size in IN_BF16 else torch.float32
+    config = LlamaConfig(vocab_size=VOCABULARY, dtype=dtype, architectures=["LlamaForCausalLM"], **SIZES[size])
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in LlamaForCausalLM(config).state_dict().items()}
+    blocks: dict[str, list[str]] = {}
+    for name in shapes:
+        blocks.setdefault(".".join(name.split(".")[:3]), []).append(name)
+    files: dict[str, str] = {}
+    for number, names in enumerate(blocks.values(), 1):
+        file = f"model-{number:05}-of-{len(blocks):05}.safetensors"
+        tensors = {name: torch.ones(shapes[name], dtype=dtype) for name in names}
+        for name in names:
+            if len(shapes[name]) > 1:
+                tensors[name].normal_(std=0.02)
+        save_file(tensors, place / file, {"format": "pt"})
+        files |= dict.fromkeys(names, file)
+    (place / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    config.save_pretrained(place)
 
 
 def sent() -> int:
@@ -48,7 +73,7 @@ def sent() -> int:
 
 
 def memory() -> dict[str, float]:
-    """MB of this process that are its own, that it shares, and that it had at most."""
+    """MB of this process: its own, shared, and the most so far; and of all processes of this host."""
     text = Path("/proc/self/smaps_rollup").read_text() + Path("/proc/self/status").read_text()
     kinds = {name: int(size) * 1024 / MB for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
     parts = {
@@ -56,31 +81,62 @@ def memory() -> dict[str, float]:
         "shared": ("Shared_Clean", "Shared_Dirty"),
         "most": ("VmHWM",),
     }
-    return {name: sum(kinds[each] for each in of) for name, of in parts.items()}
+    found = {name: sum(kinds[each] for each in of) for name, of in parts.items()}
+    return {**found, "host": sum(map(pss, Path("/proc").glob("[0-9]*/smaps_rollup")))}
 
 
-def report(times: list[float], before: int) -> None:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    rate = TOKENS * ranks * (len(times) - WARM_UP) / (times[-1] - times[WARM_UP - 1])
-    figures = {"first": times[0], "tokens_per_s": rate, "sent": (sent() - before) / MB, **memory()}
-    os.write(1, f"figures {json.dumps(figures)}\n".encode())  # in one piece: ranks may share a pipe
+def pss(file: Path) -> float:
+    try:
+        return int(file.read_text().partition("\nPss:")[2].split()[0]) * 1024 / MB
+    except (OSError, IndexError):  # of another account, or without memory
+        return 0.0
 
 
-def train(directory: str) -> None:
+class Measures:
+    """Seconds at the end of each step, and memory of the step after the last."""
+
+    def __init__(self, tokens: int, steps: int) -> None:
+        self.tokens, self.steps, self.before = tokens, steps, sent()
+        self.times: list[float] = []
+        self.memory: dict[str, float] = {}
+
+    def on_forward(self, *_: object) -> None:
+        if len(self.times) == self.steps:
+            self.gather()
+            self.memory = memory()
+            self.gather()
+
+    def gather(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+
+    def on_step(self) -> None:
+        self.times.append(time.time())
+
+    def report(self) -> None:
+        times, ranks = self.times[: self.steps], int(os.environ.get("WORLD_SIZE", "1"))
+        warm_up = min(2, self.steps - 1)
+        rate = self.tokens * ranks * (self.steps - warm_up) / (times[-1] - times[warm_up - 1])
+        figures = {"first": times[0], "tokens_per_s": rate, "sent": (sent() - self.before) / MB, **self.memory}
+        os.write(1, f"figures {json.dumps(figures)}\n".encode())  # in one piece: ranks may share a pipe
+
+
+def train(directory: str, tokens: int, steps: int) -> None:
     from peft import LoraConfig, get_peft_model  # type: ignore[import-not-found]
 
-    before, times = sent(), list[float]()
+    measures = Measures(tokens, steps)
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            times.append(time.time())
+            measures.on_step()
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model.register_forward_hook(measures.on_forward)
     arguments = TrainingArguments(
         "/tmp/finetune-output",
         use_cpu=True,
-        max_steps=STEPS,
+        max_steps=steps + 1,
         per_device_train_batch_size=1,
         ddp_find_unused_parameters=False,
         report_to=[],
@@ -88,29 +144,30 @@ def train(directory: str) -> None:
         logging_strategy="no",
         disable_tqdm=True,
     )
-    rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, VOCABULARY, (64, TOKENS))]
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, VOCABULARY, (64, tokens))]
     Trainer(model, arguments, train_dataset=rows, callbacks=[Clock()]).train()
-    report(times, before)
+    measures.report()
 
 
-def train_all(directory: str) -> None:
+def train_all(directory: str, tokens: int, steps: int) -> None:
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
-    before, times = sent(), list[float]()
+    measures = Measures(tokens, steps)
     dist.init_process_group("gloo")
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     for block in model.model.layers:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    model.register_forward_hook(measures.on_forward)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    for row in torch.randint(0, VOCABULARY, (STEPS, 1, TOKENS)):
+    for row in torch.randint(0, VOCABULARY, (steps + 1, 1, tokens)):
         model(input_ids=row, labels=row).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        times.append(time.time())
-    report(times, before)
+        measures.on_step()
+    measures.report()
     dist.destroy_process_group()
 
 
@@ -118,7 +175,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     if sys.argv[1] == "make":
         make(*sys.argv[2:])
-    elif "--full" in sys.argv:
-        train_all(sys.argv[2])
     else:
-        train(sys.argv[2])
+        (train_all if "--full" in sys.argv else train)(sys.argv[2], *map(int, sys.argv[3:5]))
