@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -197,15 +199,19 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix.
-Each id has one example, printed by rank 1 on node2. A cause is likely unless it says "possibly". `why --json` has the
-ids.
+`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and all fixes.
+Each id has one example, printed by rank 1 on node2, and the first fixes. A cause is likely unless it says "possibly".
+`why --json` has the ids.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
 `why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` and `Using
 the loopback address as fallback`. If it knows no text in the output, it names the exception or the exit code.
 """
+_LONGEST, _LONGEST_FIX = 16, 24
+"""Words of a line of output and of a fix that the page shows."""
+_OF_CODE = re.compile(r"Traceback |  |=   [BR]|$")
+"""Lines of output that say where something happened, not what."""
 
 
 _OF_RECORDS = """\
@@ -254,20 +260,38 @@ def page() -> str:
             if not is_printed(text):
                 of_records.append(text.id)
                 continue
-            sentence = cause.sentence if cause.confidence == "likely" else f"possibly {cause.sentence}"
-            fix = _without_logs(cause.fix)
+            shown = _shown(text, cause)
+            sentence = _without_repetition(cause.sentence, shown)
+            likely = sentence if cause.confidence == "likely" else f"possibly {sentence}"
+            fix = _first_fixes(cause.fix)
             known = ids_of_fixes.setdefault(fix, text.id)
             fix = fix if known == text.id else f"as for {known}"
-            shown = textwrap.indent(text.text, "    ")
-            parts += [f"### {text.id}\n", f"{shown}\n", f"{sentence}. Fix: {fix}\n"]
+            parts += [f"### {text.id}\n", f"    {shown}\n", f"{likely}. Fix: {fix}\n"]
     ids = textwrap.fill(", ".join(f"`{name}`" for name in of_records), 118, break_on_hyphens=False)
     return "\n".join([*parts, _OF_RECORDS, f"{ids}\n", _TAIL])
 
 
-def _without_logs(fix: str) -> str:
-    """Without the clauses that lead to the run's own output, unless there is no other."""
+def _shown(text: Text, cause: Cause) -> str:
+    """The line that shows the cause by itself, else the first one that says what happened."""
+    lines = text.text.splitlines()
+    alone = (line for line in lines[1:] if (found := verdict_of(replace(text, text=line)).cause) and found == cause)
+    what = (line for line in lines if not _OF_CODE.match(line))
+    words = next(chain(alone, what), lines[-1]).split()
+    return " ".join(words if len(words) <= _LONGEST else [*words[:_LONGEST], "…"])
+
+
+def _without_repetition(sentence: str, shown: str) -> str:
+    cause, _, detail = sentence.partition(": ")
+    return cause if detail and detail in shown else sentence
+
+
+def _first_fixes(fix: str) -> str:
+    """The first clauses, without those that lead to the run's own output unless there is no other."""
     clauses = fix.split("; ")
-    return "; ".join([clause for clause in clauses if ": ipexctl logs " not in clause] or clauses)
+    short = [clause for clause in clauses if ": ipexctl logs " not in clause] or clauses
+    while len(short) > 1 and len(" ".join(short).split()) > _LONGEST_FIX:
+        short.pop()
+    return "; ".join(short)
 
 
 if __name__ == "__main__":
