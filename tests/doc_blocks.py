@@ -33,6 +33,8 @@ class Block:
     text: str
     left_out: str | None = None
     """Why it is not executed, as the comment above it says; without one it is."""
+    output: str = ""
+    """Of the last command, shown in a block of its own."""
 
     @property
     def place(self) -> str:
@@ -50,6 +52,8 @@ class Block:
                 found.append(PageCommand(line[len(prompt) :].strip()))
             elif found:
                 found[-1] = PageCommand(found[-1].line, (*found[-1].output, line))
+        if self.output:
+            found[-1] = PageCommand(found[-1].line, (*found[-1].output, *self.output.splitlines()))
         return found
 
 

@@ -84,7 +84,7 @@ def with_commands(page: str) -> list[Block]:
         if block.commands():
             found.append(block)
         elif block.language == "console":
-            found[-1] = replace(found[-1], text=found[-1].text + block.text)
+            found[-1] = replace(found[-1], output=found[-1].output + block.text)
     return found
 
 
@@ -128,8 +128,8 @@ SCENES = (
     Scene("README.md", BARE),
     Scene("ipexctl/SKILL.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
-    Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
+    Scene("docs/commands.md", CLUSTER, hosts=4, before={0: ("echo 'ssh-ed25519 AAAA me@here' > key.pub",)}),
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
     Scene("docs/control-machine.md", BARE),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
@@ -152,7 +152,6 @@ SCENES = (
         before={1: ("sed -i 's/default=3.0/default=0.1/' examples/allreduce_bench.py",)},
     ),
     Scene("docs/events.md", CLUSTER, before={0: (TRAIN,)}),
-    Scene("docs/exec.md", CLUSTER, hosts=4, before={0: ("echo 'ssh-ed25519 AAAA me@here' > key.pub",)}),
     Scene(
         "docs/fetch.md",
         CLUSTER,
@@ -188,7 +187,7 @@ SCENES = (
     Scene("docs/install.md", CLUSTER, home=True, before={0: ("echo tqdm > requirements.txt",)}),
     Scene("docs/lab.md", BARE, frozenset({0})),
     Scene("docs/lab.md", LAB, frozenset(range(1, 5))),
-    Scene("docs/launchers.md", CLUSTER, before={0: (TRAIN,), 1: (uses("infer.py"),)}),
+    Scene("docs/launchers.md", CLUSTER, before={0: (TRAIN,), 1: (uses("infer.py"),), 2: PREPARED}),
     Scene(
         "docs/migration.md",
         ALONE,
@@ -207,6 +206,7 @@ SCENES = (
     Scene(
         "docs/run.md",
         CLUSTER,
+        frozenset(range(4)),
         hosts=4,
         before={
             0: PREPARED,
@@ -214,6 +214,19 @@ SCENES = (
             2: (LACKS.format("rm"), LONG, "ipexctl run --detach train.py", ALL_BEGUN),
             3: (TRAIN, "(sleep 3; ipexctl stop last) >/dev/null 2>&1 &"),
         },
+    ),
+    Scene(
+        "docs/run.md",
+        CLUSTER,
+        frozenset({5, 6}),
+        before={
+            5: (LONG, "export LOGNAME=ann XDG_STATE_HOME=$PWD/../ann IPEXCTL_HOSTFILE=hostfile"),
+            6: (
+                "until ipexctl logs last | grep -q 'epoch 1'; do sleep 0.5; done",
+                "export LOGNAME=ben XDG_STATE_HOME=$PWD/../ben",
+            ),
+        },
+        after=("test ! -e ../ben/ipexctl/runs || ! ls ../ben/ipexctl/runs/*.json",),
     ),
     Scene(
         "docs/run-watch.md",
@@ -258,18 +271,6 @@ SCENES = (
                 "ipexctl fetch -H hostfile node1:results/ ~/train/out",
             ),
         },
-    ),
-    Scene(
-        "docs/team.md",
-        CLUSTER,
-        before={
-            0: (LONG, "export LOGNAME=ann XDG_STATE_HOME=$PWD/../ann IPEXCTL_HOSTFILE=hostfile"),
-            1: (
-                "until ipexctl logs last | grep -q 'epoch 1'; do sleep 0.5; done",
-                "export LOGNAME=ben XDG_STATE_HOME=$PWD/../ben",
-            ),
-        },
-        after=("test ! -e ../ben/ipexctl/runs || ! ls ../ben/ipexctl/runs/*.json",),
     ),
     Scene("docs/uninstall.md", CLUSTER),
     Scene("docs/versions.md", CLUSTER),

@@ -125,7 +125,7 @@ def test_dask(shell: Shell) -> None:
 
 def python_of_page() -> tuple[str, str]:
     """The parameters of LightGBM and the setting for TensorFlow."""
-    first, second = [block.text for block in blocks(ROOT / "docs/other-runtimes.md") if block.language == "python"]
+    first, second, *_ = [block.text for block in blocks(ROOT / "docs/other-runtimes.md") if block.language == "python"]
     return first.strip(), second.strip()
 
 
