@@ -1,7 +1,8 @@
 """Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site.
 
 A page's HTML marks short spans of code and options, within which a browser must not break a line. The addresses of
-the site and of the repository are those of pyproject.toml.
+the site and of the repository are those of pyproject.toml. Addresses of pages that became sections lead there, and a
+window of 1120 pixels shows the navigation, for which Material wants 1220.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import tomllib
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 _BESIDE = re.compile(r"\]\((?:\.\./)+((?:examples|playbooks|tools/benchmarks)/[\w./-]+)\)")
 _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)")
 ROOT = Path(__file__).parents[1]
+_MOVED = {
+    "accelerate": "launchers/#accelerate",
+    "exec": "commands/#exec-one-command-on-every-host",
+    "team": "run/#a-team",
+    "trackers": "other-runtimes/#mlflow-and-wandb",
+    "what-to-do": "",
+}
+_WIDTHS = {"76.25em": "70em", "76.234375em": "69.984375em"}
 
 
 def on_config(config: Any) -> Any:
@@ -48,3 +58,23 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     return _OPTION.sub(r'<span class="option">\g<0></span>', _SHORT_CODE.sub('<code class="short">', html))
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    site = Path(config.site_dir)
+    for name, target in _MOVED.items():
+        page = site / name / "index.html"
+        page.parent.mkdir()
+        page.write_text(
+            f'<meta charset="utf-8"><title>Moved</title><link rel="canonical" href="../{target}">'
+            f'<meta http-equiv="refresh" content="0; url=../{target}"><a href="../{target}">Moved</a>\n'
+        )
+    found = set()
+    for path in (*site.glob("assets/stylesheets/*.css"), *site.glob("assets/javascripts/bundle.*.js")):
+        text = path.read_text()
+        for width, ours in _WIDTHS.items():
+            found |= {width} if width in text else set()
+            text = text.replace(width, ours)
+        path.write_text(text)
+    if found != set(_WIDTHS):
+        raise PluginError(f"Material no longer has the widths {sorted(set(_WIDTHS) - found)}")

@@ -129,15 +129,19 @@ def test_ids_are_dotted() -> None:
 def test_every_finding_is_documented_with_its_levels() -> None:
     text = (ROOT / "docs/findings.md").read_text()
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
-    documented = dict(zip(parts[::2], parts[1::2], strict=True))
-    assert len(documented) == len(parts) // 2, "a heading appears twice"
+    *explained, (last, lists) = zip(parts[::2], parts[1::2], strict=True)
+    listed = [(id_, levels) for levels, ids in re.findall(r"^- \*([a-z, ]+)\*: ([^*]+)$", lists, re.MULTILINE)
+              for id_ in re.findall(r"`([^`]+)`", ids)]  # fmt: skip
+    levels = [(id_, re.match(r"\n\n\*([a-z, ]+)\*\n\n\S", body)) for id_, body in explained]
+    assert all(match for _, match in levels), levels
+    documented = dict([*listed, *((id_, match[1]) for id_, match in levels if match)])
+    assert last == "All others"
+    assert len(documented) == len(listed) + len(levels), "an id appears twice"
     assert set(documented) == ids_made("*.py")
     for id_ in SCENES:
-        match = re.match(r"\n\n\*([a-z, ]+)\*\n\n", documented[id_])
-        assert match, id_
         made = [finding for of, context in [*SCENES.items(), *MORE_SCENES] if of == id_ for finding in context()]
         said = {finding.level for finding in made if finding.id == id_}
-        assert said == set(match[1].split(", ")), id_
+        assert said == set(documented[id_].split(", ")), id_
 
 
 def test_unknown_facts_give_no_findings() -> None:
