@@ -20,6 +20,7 @@ _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)")
 ROOT = Path(__file__).parents[1]
 _MOVED = {
+    "architecture": "",
     "accelerate": "launchers/#accelerate",
     "exec": "commands/#exec-one-command-on-every-host",
     "team": "run/#a-team",

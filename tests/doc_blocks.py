@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_AT_THE_TOP = ("README.md", "ipexctl/SKILL.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_AT_THE_TOP = ("README.md", "ipexctl/SKILL.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")
 PAGES = (*(ROOT / name for name in _AT_THE_TOP), *sorted((ROOT / "docs").rglob("*.md")))
 _FENCE = re.compile(
     r"^(?P<indent> *)(?P<marks>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^ *(?P=marks) *$", re.M | re.S

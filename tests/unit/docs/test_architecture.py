@@ -17,7 +17,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 NAMED = re.compile(r"`([\w/.{},*-]+\.(?:py|sh|awk|yaml|json))(?::\s+([A-Za-z_.]+)(?:\(\))?)?`")
 """`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/doctor_run.py: run_doctor`."""
 FOLDER = re.compile(r"`((?:tests|ipexctl|docs|extras|cli|ui|jobs|node|stack|launch|files|sync)/[\w/]+/?)`")
@@ -73,7 +73,7 @@ def test_what_a_page_names_is_there(page: str) -> None:
 
 
 def test_the_order_of_rooms_is_that_of_the_contract() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
+    text = (ROOT / "ARCHITECTURE.md").read_text()
     drawn = re.search(r"^    (extras → .*?)\n\n", text, re.MULTILINE | re.DOTALL)
     assert drawn
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
