@@ -404,24 +404,25 @@ _HUB_ADDRESS: Final = re.compile(
     r"(?:/(?:resolve|raw|tree|revision)/(?P<revision>[\w.-]+)|: offline mode)"
 )
 _HUB_CALL: Final = re.compile(
-    r"\b(?P<call>from_pretrained|load_dataset|snapshot_download|hf_hub_download)\(\s*['\"](?P<repo>[\w.-]+/[\w.-]+)['\"]"
+    r"\b(?P<kind>from_pretrained|load_dataset|snapshot_download|hf_hub_download)\(\s*['\"](?P<repo>[\w.-]+/[\w.-]+)['\"]"
 )
+_HUB_OPTION: Final = re.compile(r"--(?P<kind>model|dataset)\w*[ =](?P<repo>[\w.-]+/[\w.-]+)(?!\S)")
 
 
 def _hub_repos(found: PatternMatch) -> list[HubRepo]:
-    """What was requested, according to the text, an address, or the script's line."""
-    text = found.output.text
+    """What was requested, according to the text, an address, the script's line, or the command line."""
+
+    def named_in(pattern: re.Pattern[str], text: str = found.output.text) -> list[str]:
+        return [
+            f"{_PREFIX['dataset' if 'dataset' in (match['kind'] or '') else 'model']}{match['repo']}"
+            f"@{match.groupdict().get('revision') or DEFAULT_REVISION}"
+            for match in pattern.finditer(text)
+        ]
+
     by_text = [f"{_PREFIX[kind]}{name}" for kind, name in found.groups.items() if kind in _PREFIX]
-    by_address = [
-        f"{_PREFIX['dataset' if kind == 'datasets/' else 'model']}{repo}@{revision or DEFAULT_REVISION}"
-        for kind, repo, revision in (match.group("kind", "repo", "revision") for match in _HUB_ADDRESS.finditer(text))
-    ]
-    by_call = [
-        f"{_PREFIX['dataset' if match['call'] == 'load_dataset' else 'model']}{match['repo']}"
-        for match in _HUB_CALL.finditer(text)
-    ]
+    line = " ".join(found.context.plan.asked.argv)
     repos: dict[HubRepo, None] = {}
-    for word in by_text or by_address or by_call:
+    for word in by_text or named_in(_HUB_ADDRESS) or named_in(_HUB_CALL) or named_in(_HUB_OPTION, line):
         with suppress(UserError):
             repos[parse_repo(word)] = None
     return list(repos)
@@ -430,18 +431,17 @@ def _hub_repos(found: PatternMatch) -> list[HubRepo]:
 def _hub(found: PatternMatch) -> tuple[str, str]:
     repos = _hub_repos(found)
     what = join_words([repo.repo_id for repo in repos]) or "the model or data"
-    by_hand = Fix("send it to every host with `ipexctl push`, as hf:ORG/MODEL")
-    line = Fix.of((push_command(repos),)) if repos else by_hand
+    by_hand = "send it to every host with `ipexctl push`, as hf:ORG/MODEL"
+    line = Fix.of((push_command(repos),)) if repos else Fix(by_hand)
     hosts = fold(found.hosts)
     if "model" in found.groups:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line
     if "dataset" in found.groups and repos:
         cause = f"datasets cannot reach the hub from {hosts}, and {what} was not prepared there before"
         repo, argv = repos[0], found.context.plan.asked.argv
-        if any(match["call"] == "load_dataset" for match in _HUB_CALL.finditer(found.output.text)):
+        if any(match["kind"] == "load_dataset" for match in _HUB_CALL.finditer(found.output.text)):
             return cause, Fix("{line}; then, in the script: {call}", line=line, call=load_call(repo))
-        options = (option for option, value in pairwise(argv) if value == repo.repo_id and option.startswith("-"))
-        option = next(options, "")
+        option = next((word for word, value in pairwise(argv) if value == repo.repo_id and word.startswith("-")), "")
         then = f"to {option}, in place of {repo.repo_id}" if option else f"in place of {repo.repo_id}"
         return cause, Fix("{line}; then give the directory that it prints {then}", line=line, then=then)
     cause = f"{hosts} can't reach the hub or is offline by a setting, and the cache of its ranks lacks {what}"

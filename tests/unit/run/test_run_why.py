@@ -231,6 +231,21 @@ def test_a_trainer_that_lacks_use_cpu_gets_the_line_of_the_run_with_it() -> None
         assert str(cause.fix).rstrip("`").endswith(f"else: ipexctl run {words} --use_cpu")
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["m", "--model_name_or_path", "org/tiny", "--output_dir", "out/a"], "ipexctl push hf:org/tiny;"),
+        (["m", "--model=org/tiny", "--dataset_name", "org/data"], "ipexctl push hf:org/tiny hf-dataset:org/data;"),
+        (["m", "--model", "./org/tiny"], "as hf:ORG/MODEL"),
+    ],
+)
+def test_a_model_that_only_the_line_names_is_the_one_to_push(argv: list[str], words: str) -> None:
+    said = f"{TRACEBACK}\nOSError: We couldn't connect to 'https://huggingface.co' to load the files"
+    plan = {"asked": {"kind": "module", "argv": argv}}
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, said)], plan=plan))
+    assert (cause.id, words in f"{cause.fix};") == ("hf.no_internet", True), cause.fix
+
+
 def test_ranks_whose_parameters_have_other_shapes_have_built_different_models() -> None:
     text = "RuntimeError: [1]: params[0] in this process with sizes [2, 5] appears not to match sizes of the same param"
     verdict = judged([(STOPPED, ""), (FAILED, f"Traceback (most recent call last):\n{text} in process 0.")])
