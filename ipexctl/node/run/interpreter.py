@@ -16,6 +16,7 @@ PACKAGES = (
     "mpich",
     "accelerate",
     "transformers",
+    "trl",
 )
 packages = {}
 try:

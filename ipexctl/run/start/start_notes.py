@@ -134,7 +134,8 @@ def check_resumed_trl(asked: Asked, packages: Mapping[str, str]) -> None:
     names_checkpoint = any(word.startswith(RESUMES) for word in asked.argv[1:])
     if asked.resumed and names_checkpoint and is_of_trl(asked) and version and before(version, RESUMING_TRL):
         reason = f"trl {version} ignores {RESUMES}: {asked.script} would start over and overwrite the checkpoint"
-        fix = Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}")
+        line = "`ipexctl install --with {trl}`" if asked.python is None else "`{python} -m pip install {trl}`"
+        fix = Fix(line, python=asked.python, trl=f"trl>={RESUMING_TRL}")
         raise StartError(StartFailure(reason, fix, exit_code=2))
 
 

@@ -73,3 +73,40 @@ def test_steps_are_planned_where_the_code_says_so(tmp_path: Path, script: str, p
     argv = [sys.executable, str(tmp_path / "train.py")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout == f"({planned}, {before})\n"
+
+
+STATE = """\
+import argparse
+from ipexctl.inrank.progress import first_step
+class TrainerState:
+    def __init__(self, step):
+        self.global_step = step
+class Trainer:
+    def __init__(self, state):
+        self.state = state
+    def train(self, optimizer):
+        return first_step(optimizer)
+def optimizer(*steps):
+    return argparse.Namespace(state={name: {"step": step} for name, step in enumerate(steps)})
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "first"),
+    [
+        ("Trainer(TrainerState(0)).train(optimizer(1, 1))", (1, True)),
+        ("Trainer(TrainerState(12)).train(optimizer(1))", (13, True)),
+        ("Trainer(argparse.Namespace(global_step=4)).train(optimizer(7.0))", (7, False)),  # of Lightning
+        ("first_step(optimizer(1))", (1, False)),
+        ("first_step(optimizer(21))", (21, False)),
+        ("first_step(optimizer())", (0, False)),
+        ("first_step(object())", (0, False)),
+    ],
+)
+def test_a_trainer_says_which_step_is_its_first_else_the_optimizers_state(
+    tmp_path: Path, call: str, first: tuple[int, bool]
+) -> None:
+    (tmp_path / "train.py").write_text(f"{STATE}print({call})\n")
+    argv = [sys.executable, str(tmp_path / "train.py")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert done.stdout == f"{first}\n"

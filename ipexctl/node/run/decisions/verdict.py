@@ -25,6 +25,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.node_limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State, StopRecord
 from ipexctl.node.run.decisions.supervisor_state import (
@@ -40,6 +41,7 @@ from ipexctl.node.run.decisions.supervisor_state import (
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan
+    from ipexctl.node.common.training import RankProgress
     from ipexctl.node.run.connection.messages import Exit, Raised
 
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
@@ -573,3 +575,20 @@ def format_ranks(peers: Sequence[RankState]) -> str:
 
 def ranks_on_hosts(peers: Sequence[RankState]) -> str:
     return f"{format_ranks(peers)} on {', '.join(dict.fromkeys(peer.host for peer in peers))}"
+
+
+class StartOver(NamedTuple):
+    note: str
+    reason: str
+    """Why the run ends before it overwrites anything; empty if it goes on."""
+
+
+def find_start_over(plan: Plan, progress: RankProgress) -> StartOver | None:
+    """None unless a resumed run begins at step 1. It ends if a Trainer says so and nobody follows it."""
+    if progress.began != 1 or not plan.resumes_from:
+        return None
+    who = plan.asked.script if progress.is_of_trainer else f"the optimizer of {plan.asked.script}"
+    text = f"{who} began at step 1, so it has not loaded {plan.resumes_from.partition(':')[2]}"
+    note = Fix("{text}; a copy of it is kept: `ipexctl fetch {source} out/`", text=text, source=plan.resumes_from)
+    ends = progress.is_of_trainer and not plan.asked.is_attended
+    return StartOver(note, f"{text}, and nobody follows the run" if ends else "")

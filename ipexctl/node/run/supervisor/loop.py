@@ -282,19 +282,14 @@ class SupervisorLoop:
             self.on_event(m.TrainingFails(nan.rank, "nan", reason, Detail("nan", {"step": str(nan.step)})))
 
     def check_start(self, rank: int, progress: RankProgress) -> None:
-        """Say once that a resumed run begins at step 1; if nobody follows it, end it before it overwrites anything."""
-        plan = self.state.plan
-        if self.has_noted_start or progress.began != 1 or not plan.resumes_from:
+        """Say once that a resumed run begins at step 1, and end it if nobody follows it."""
+        if self.has_noted_start or (seen := verdict.find_start_over(self.state.plan, progress)) is None:
             return
         self.has_noted_start = True
-        path = plan.resumes_from.partition(":")[2]
-        who = plan.asked.script if progress.is_of_trainer else f"the optimizer of {plan.asked.script}"
-        text = f"{who} began at step 1, so it has not loaded {path}"
-        kept = Fix("a copy of it is kept: `ipexctl fetch {source} out/`", source=plan.resumes_from)
-        self.log("starts-over", {"rank": rank, "path": path})
-        self.add_note(m.AddNote(rank, "checkpoint", {"text": f"{text}; {kept}"}))
-        if progress.is_of_trainer and not plan.asked.is_attended:
-            self.on_event(m.TrainingFails(rank, "starts-over", f"{text}, and nobody follows the run"))
+        self.log("starts-over", {"rank": rank})
+        self.add_note(m.AddNote(rank, "checkpoint", {"text": seen.note}))
+        if seen.reason:
+            self.on_event(m.TrainingFails(rank, "starts-over", seen.reason))
 
     def handle_signals(self) -> None:
         while self.signals:

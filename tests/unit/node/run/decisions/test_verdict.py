@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.node_limits import RANK_SILENCE, WRAPPER_ASK
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import Detail, OutOfMemory
+from ipexctl.node.common.training import RankProgress
 from ipexctl.node.run.connection.messages import Left, OutsideSignal, Raised
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions import verdict
@@ -428,3 +431,27 @@ def test_a_rank_that_gave_up_a_suspended_supervisor_fails_the_run(end: m.RankSen
 )
 def test_limit_of_memory_has_the_unit_that_fits(size: int, text: str) -> None:
     assert verdict.format_limit(size) == text
+
+
+@pytest.mark.parametrize(
+    ("progress", "is_attended", "resumes_from", "note", "ends"),
+    [
+        (RankProgress(step=1, began=1, is_of_trainer=True), False, "a-1:out/ck_5", "fetch a-1:out/ck_5 out/", True),
+        (RankProgress(step=1, began=1, is_of_trainer=True), True, "a-1:out/ck_5", "train.py step 1 out/ck_5", False),
+        (RankProgress(step=1, began=1), False, "a-1:out/ck_5", "the optimizer of train.py", False),
+        (RankProgress(step=9, began=6, is_of_trainer=True), False, "a-1:out/ck_5", None, False),
+        (RankProgress(step=1, began=0), False, "a-1:out/ck_5", None, False),
+        (RankProgress(step=1, began=1, is_of_trainer=True), False, "", None, False),
+    ],
+)
+def test_a_trainer_that_starts_over_ends_the_resumed_run_that_nobody_follows(
+    progress: RankProgress, is_attended: bool, resumes_from: str, note: str | None, ends: bool
+) -> None:
+    asked = Asked(argv=("train.py",), is_attended=is_attended)
+    seen = verdict.find_start_over(Plan("a-2", "/h", "node1", asked, resumes_from=resumes_from), progress)
+    if note is None:
+        assert seen is None
+        return
+    assert seen is not None
+    assert missing(seen.note, note) == []
+    assert bool(seen.reason) == ends
