@@ -131,24 +131,17 @@ def offline_cpus(host: HostContext) -> Iterator[Finding]:
 
 def quota(host: HostContext) -> Iterator[Finding]:
     cpu = host.facts.cpu
-    if cpu.quota is None:
-        return
     cores = len(cpu.allowed_cores) or cpu.cores
-    if cores is None or cpu.quota >= cores:
+    if cpu.quota is None or cores is None or cpu.quota >= cores:
         return
-    is_fraction, all_of_them = cpu.quota != math.floor(cpu.quota), f"{cores} CPUs, CPUQuota={cores}00%"
+    effect, fix = "more threads than that are stalled", f"up to {cores}: CPUQuota={cores}00%"
+    if cpu.quota != math.floor(cpu.quota):
+        effect, fix = "a fraction of a core stalls ranks many times a second", f"{math.ceil(cpu.quota)} or more"
     yield Finding(
         "cpu.quota",
         "warn",
-        f"The cgroup allows the time of {cpu.quota:g} CPUs on {format_count(cores, 'core')}: "
-        + (
-            "a fraction of a core stalls ranks many times a second"
-            if is_fraction
-            else "more threads than that are stalled"
-        ),
-        f"allow whole cores: the container's --cpus, the pod's limit or CPUQuota ({math.ceil(cpu.quota)} or more)"
-        if is_fraction
-        else f"for more: the container's --cpus, the pod's limit or CPUQuota, up to {all_of_them}",
+        f"The cgroup allows the time of {cpu.quota:g} CPUs on {format_count(cores, 'core')}: {effect}",
+        f"allow more, whole cores: the container's --cpus, the pod's limit or CPUQuota ({fix})",
     )
 
 
@@ -222,15 +215,14 @@ def numa(host: HostContext) -> Iterator[Finding]:
 
 
 def far_memory(host: HostContext) -> Iterator[Finding]:
-    cpu = host.facts.cpu
-    closed = [node for node in cpu.usable_numa if node.memory == 0]
-    far = [node for node in closed if any(core & node.cpus for core in cpu.allowed_cores)]
-    if cpu.mems is not None and (excluded := [node.number for node in far if node.number not in cpu.mems]):
+    cpu, mems = host.facts.cpu, host.facts.cpu.mems
+    used = [node for node in cpu.usable_numa if any(core & node.cpus for core in cpu.allowed_cores)]
+    if mems is not None and (far := [node.number for node in used if node.memory == 0 and node.number not in mems]):
         yield Finding(
             "numa.mems",
             "warn",
-            f"This account may use cores of {format_numa_nodes(excluded)}, but not the memory there (cpuset.mems is "
-            f"{cpu.mems}): their ranks fetch every byte from another node",
+            f"This account may use cores of {format_numa_nodes(far)}, but not the memory there (cpuset.mems is "
+            f"{mems}): their ranks fetch every byte from another node",
             "allow the memory of the same nodes: the container's --cpuset-mems, AllowedMemoryNodes= of the unit",
         )
 
@@ -381,26 +373,16 @@ def shared_memory(host: HostContext) -> Iterator[Finding]:
 
 
 def locked_memory(host: HostContext) -> Iterator[Finding]:
-    soft = host.facts.limits.memlock.soft
-    if soft is None or soft == math.inf:
+    soft, has_rdma = host.facts.limits.memlock.soft, host.facts.network.has_rdma
+    if soft is None or soft >= (GB if has_rdma else 64 * 1024 + 1):
         return
-    fix = _LIMITS.format(line="* - memlock unlimited")
-    if host.facts.network.has_rdma:
-        if soft < GB:
-            yield Finding(
-                "limits.memlock",
-                "warn",
-                f"Only {size(soft)} may be locked (ulimit -l): RDMA must lock its buffers, so it fails or falls back "
-                "to TCP",
-                fix,
-            )
-    elif soft <= 64 * 1024:
-        yield Finding(
-            "limits.memlock",
-            "info",
-            f"Only {size(soft)} of memory may be locked (ulimit -l): enough for TCP, but RDMA would not start",
-            fix,
-        )
+    effect = "RDMA locks its buffers, so it fails or falls back to TCP" if has_rdma else "enough for TCP, not for RDMA"
+    yield Finding(
+        "limits.memlock",
+        "warn" if has_rdma else "info",
+        f"Only {size(soft)} of memory may be locked (ulimit -l): {effect}",
+        _LIMITS.format(line="* - memlock unlimited"),
+    )
 
 
 def files(host: HostContext) -> Iterator[Finding]:

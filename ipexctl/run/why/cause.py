@@ -315,10 +315,10 @@ def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     row = snapshot.row(first.rank)
     counted = next((each for each in row.evidence if each.kind == "oom-counted"), None) if row is not None else None
     seen = counted or _report(first, f"the kernel's report ({first.oom.by})" if first.oom.by else "the kernel's report")
-    has_one = sum(each.host == first.host for each in snapshot.status.ranks) == 1
-    advice = "a host with more memory" if not first.oom.limit else "a higher limit (MemoryMax=, docker's --memory)"
-    words = {"short": _shortage(first, first.oom), "fewer": advice if has_one else "fewer ranks per node: --ppn"}
-    return _recorded(snapshot, first, "memory.oom", seen, **words)
+    fewer = "a higher limit (MemoryMax=, docker's --memory)" if first.oom.limit else "a host with more memory"
+    if sum(each.host == first.host for each in snapshot.status.ranks) > 1:
+        fewer = "fewer ranks per node: --ppn"
+    return _recorded(snapshot, first, "memory.oom", seen, short=_shortage(first, first.oom), fewer=fewer)
 
 
 def _shortage(first: Failure, oom: OutOfMemory) -> str:

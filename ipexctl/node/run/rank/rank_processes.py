@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _PREFERRED, _PREFERRED_MANY = 1, 5
-_LEAST_FAR = 64 << 20
 _SUBREAPER = 36
 OPENMP_DIRECTORY = "/dev/shm"  # noqa: S108
 _libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -79,7 +78,7 @@ def describe_far_memory(pids: Collection[int], nodes: Collection[int]) -> str:
         for node, count in re.findall(r" N(\d+)=(\d+)", line) if page else ():
             sizes[int(node)] = sizes.get(int(node), 0) + (int(count) * int(page[0]) << 10)
     far, total = {node: size for node, size in sizes.items() if node not in nodes}, sum(sizes.values())
-    if sum(far.values()) < max(_LEAST_FAR, total / 4):
+    if sum(far.values()) < max(64 << 20, total / 4):
         return ""
     texts = (read_text(f"/sys/devices/system/node/node{node}/meminfo") for node in nodes)
     free = sum(int(size) << 10 for text in texts for size in re.findall(r"MemFree: +(\d+) kB", text))
