@@ -255,15 +255,19 @@ class FailureContext:
         return _project_of(package) in map(_project_of, self.plan.project.own)
 
     def install(self, *packages: str) -> FixCommand:
-        """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
+        """Command that adds packages to the run's environment, if possible as the run's own command, which goes on."""
         if self.plan.has_own_python:
             return ipexctl_command("exec", argv=("--", self.python, "-m", "pip", "install", *packages))
         own = self._project_packages
-        has_bound = any(re.search("[<>=!~]", package) for package in packages)
-        if self.plan.install_by_run and not has_bound and all(_project_of(package) in own for package in packages):
-            return read_command(self.plan.install_by_run)
         wanted = (own.get(package, package) for package in packages)  # one with a version stays as it is
-        return self.repair.with_words(*(word for package in wanted for word in ("--with", package)))
+        words = [word for package in wanted for word in ("--with", package)]
+        if not self.plan.install_by_run:
+            return self.repair.with_words(*words)
+        call = read_command(self.plan.install_by_run)
+        has_bound = any(re.search("[<>=!~]", package) for package in packages)
+        if not (has_bound or self.plan.asked.install) and all(_project_of(package) in own for package in packages):
+            return call
+        return call._replace(options=(*call.options, *words))
 
     def exported(self, names: str) -> str:
         return next((each.name for each in self.plan.asked.exports if re.fullmatch(names, each.name)), "")

@@ -31,7 +31,6 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.modules import is_anywhere
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
-from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
@@ -41,6 +40,7 @@ from ipexctl.run.start.script_imports import (
     describe_imports,
     each_with,
     find_package,
+    install_by_run,
     requirement_options,
     takes_own_requirements,
     with_environment,
@@ -246,17 +246,15 @@ def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
         return ""  # the modules of --with and -r are not known before the install
     if has_environment(asked.env, context.facts):
         return ""  # the hosts get an existing environment, with the packages that were added to it
-    hosts = [host.name for host in likely_nodes(context.spec)]
-    return check_modules(with_environment(script, context), hosts, asked)
-
-
-def check_modules(script: ScriptFile, hosts: Sequence[str], asked: Asked) -> str:
     missing = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
     install = ["install"]
     for option, value in (("--stack", asked.stack), ("--torch", asked.torch)):
         install += [option, value] if value else []
     install += ["--env", asked.env] if asked.env != DEFAULT_ENV else []
-    return check_imports(replace(script, own=True, install=ipexctl_command(*install)), dict.fromkeys(hosts, missing))
+    by_run = install_by_run(context.spec)
+    script = replace(with_environment(script, context), own=True, install=ipexctl_command(*install))
+    hosts = [host.name for host in likely_nodes(context.spec)]
+    return check_imports(replace(script, install_by_run=by_run), dict.fromkeys(hosts, missing))
 
 
 # What to install

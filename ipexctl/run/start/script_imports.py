@@ -334,7 +334,6 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
     install = install_command(asked.env)
     if not own:
         install = ipexctl_command("exec", argv=("--", str(context.env.python), "-m", "pip", "install"))
-    with_extras = replace(spec, asked=asked._replace(install=bool(asked.extra or asked.group)))
     # What other lists bring is compared in part.
     has_read = asked.install or (bool(spec.project.requirements.asked) and not any(_lacking(context)))
     return replace(
@@ -343,7 +342,7 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         doubts_all=doubts_all,
         own=own,
         install=install,
-        install_by_run=install_by_run(with_extras) if own else None,
+        install_by_run=install_by_run(spec) if own else None,
         is_installed_by_run=takes_own_requirements(asked) and has_read,
         packages=packages,
     )
@@ -640,9 +639,9 @@ def takes_own_requirements(asked: Asked) -> bool:
 
 
 def install_by_run(spec: RunSpec) -> FixCommand | None:
-    """The same call with `--install` for the project's requirements; None if a run reads none, or has just done so."""
+    """The same call with `--install`; None if a run reads no requirements, or the call has named extras or groups."""
     asked = spec.asked
-    if asked.install or not asked.takes_own_requirements or not asked.sync:
+    if not asked.takes_own_requirements or not asked.sync or asked.extra or asked.group:
         return None
     if asked.resumed:
         return ipexctl_command("run", "--resume", asked.resumed[-1], "--install")
@@ -653,7 +652,8 @@ def note_on_lacking(context: Gathered) -> str:
     """A note if the environment lacks packages of the project's lists, which the script may import later; or empty."""
     spec, env = context.spec, context.env
     call = install_by_run(spec)
-    if call is None or env.name is None or not env.is_installed or not takes_own_requirements(spec.asked):
+    is_compared = env.name is not None and env.is_installed and not spec.asked.install
+    if call is None or not is_compared or not takes_own_requirements(spec.asked):
         return ""
     lacking, unread = _lacking(context)
     what = f"was not made from {join_words(unread)}, or the list has changed" if unread else ""

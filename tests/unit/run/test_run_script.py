@@ -361,7 +361,8 @@ def test_install_command_names_the_environment_and_none_of_its_packages() -> Non
     [
         (spec_of("script", ("train.py", "--lr", "1 2"), takes_own_requirements=True), "train.py --lr '1 2'"),
         (spec_of("module", ("pkg.train",), takes_own_requirements=True), "-m pkg.train"),
-        (spec_of(takes_own_requirements=True, install=True), ""),
+        (spec_of(takes_own_requirements=True, install=True), "train.py"),
+        (spec_of(takes_own_requirements=True, extra=("dev",)), ""),
         (spec_of(), ""),
     ],
 )
