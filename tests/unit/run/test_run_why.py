@@ -149,7 +149,10 @@ def test_troubleshooting_page_is_current() -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ({"install": "ipexctl install --stack torch --with peft"}, "ipexctl install --stack torch --with peft --with PACKAGE"),
+        (
+            {"install": "ipexctl install --stack torch --with peft"},
+            "ipexctl install --stack torch --with peft --with PACKAGE",
+        ),
         ({"install": "", "python": "/opt/py"}, "ipexctl exec -- /opt/py -m pip install PACKAGE"),
         ({}, "ipexctl install --with PACKAGE"),
         ({"install_by_run": "ipexctl run --install t.py"}, "ipexctl run --install --with PACKAGE t.py"),
