@@ -41,8 +41,10 @@ def run(
     if spec.notify:
         notify_of_run(spec.notify, started.record, code, time.monotonic() - began, watcher.on_warning)
     if watcher.may_leave_secrets(code):
+        from ipexctl.run.start import begin  # loaded by the start
+
         with watcher.sessions() as pool:
-            pipeline.remove_job_files(spec.hosts, started.record, pool)
+            begin.remove_job_files(spec.hosts, started.record, pool)
     return replace(started, exit_code=code)
 
 

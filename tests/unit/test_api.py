@@ -77,7 +77,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr("ipexctl.run.start.pipeline.start_run", start_run)
     monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda start, **_: start.spec)
-    monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
+    monkeypatch.setattr("ipexctl.run.start.begin.remove_job_files", remove)
     monkeypatch.setattr(first_install, "install_first", lambda *_, **__: found["install_first"])
     return found
 

@@ -32,7 +32,7 @@ ALLOWED = {
     "ipexctl/extras/play/modules/basic.py": TEXT,
     "ipexctl/facts/gather.py": TEXT,
     "ipexctl/facts/probe/__init__.py": TEXT,
-    "ipexctl/run/start/pipeline.py": TEXT,
+    "ipexctl/run/start/exclusive.py": TEXT,
     "ipexctl/run/start/connection_checks.py": TEXT,
     "ipexctl/files/destination.py": PRESENT,
     "ipexctl/files/file_transfer.py": PRESENT,

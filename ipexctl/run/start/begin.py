@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.prune_runs import RetentionLimits, background_prune
-from ipexctl.homes.registry import RunRecord
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, PATIENCE, START_CONFIRMED, STEP_SILENCE
 from ipexctl.node.common.fix import Fix
@@ -28,6 +29,7 @@ from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.cancel import Cancel, Deadline, cleaning
 from ipexctl.remote.command import Command
@@ -282,6 +284,28 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
     with cleaning("files"):
         outcomes = list(fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel()))
     return frozenset(done.host.name for done in outcomes if done.error is not None)
+
+
+def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
+    """For a run that failed or was stopped before all ranks had read their token and secrets."""
+    names = hosts_with_job_files(record, read_final_status(RunRegistry().directory / record.id))
+    rundir = shlex.quote(record.rundir)
+    clean_up([host for host in hosts if host.name in names], f"rm -f {rundir}/job.json {rundir}/job.*.json", pool)
+
+
+def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:
+    """The hosts that may still have the job file. Pure. A rank wrapper that has reached the supervisor removes it, so
+    such a host is not contacted again: connecting to one that was cut off takes the whole timeout. A killed wrapper
+    leaves the file for a restart, as do all of a stopped attempt.
+    """
+    if ended is None:
+        return frozenset(record.hosts)
+    for_restart = ended.attempt < ended.restarts
+    is_left = for_restart and ended.state == "stopped"
+    left = {
+        rank.host for rank in ended.ranks if is_left or rank.wrapper is None or (for_restart and rank.state == "lost")
+    }
+    return frozenset(record.hosts) & left
 
 
 def _agent_files(plan: Plan) -> list[File]:

@@ -16,7 +16,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Final, NamedTuple
@@ -210,6 +210,28 @@ class HostLocks:
     def release(self) -> None:
         end_all(self._processes)
         self._processes, self._passes = [], False
+
+
+class OtherRunBegan(StartError):
+    """A run without --exclusive began on the hosts although this call holds their locks."""
+
+
+def check_alone(others: Iterable[OtherRun], locks: HostLocks) -> None:
+    """Raise an `OtherRunBegan` if a run without --exclusive has begun since the hosts were locked; a StartError if it
+    is on a host that this call has not locked."""
+    running = tuple(other for other in others if other.state == "running")
+    if running:
+        locked = {host.name for host in locks.hosts}
+        error = OtherRunBegan if any(locked.intersection(other.hosts) for other in running) else StartError
+        raise error(refusal(Obstacles(running), now=time.time()))
+
+
+def notes_on_hiding(hosts: Collection[str]) -> Iterator[str]:
+    if hosts:
+        yield (
+            f"{fold(hosts)}: /proc hides the processes of other accounts (hidepid), so that their runs are not seen "
+            "there"
+        )
 
 
 def inspect_hosts(

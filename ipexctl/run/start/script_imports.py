@@ -52,17 +52,18 @@ from ipexctl.projects.named_checkpoints import find_named_checkpoints
 from ipexctl.projects.own_launches import find_spawner
 from ipexctl.projects.requirement_files import digest_of_list, find_lacking
 from ipexctl.projects.script_file import MpiImport, ScriptFile
+from ipexctl.projects.trainer_use import find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.start_notes import find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.unsent import named_files
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.lock.wheel_indexes import TORCH_CPU
+from ipexctl.sync.project import Project
 from ipexctl.text import format_count, join_words, tilde_path
 
 _OTHER_INTERPRETER: Final = re.compile(
@@ -419,6 +420,21 @@ def _has_top(layout: ProjectLayout, package: OwnPackage, module: str) -> bool:
 
 def _place(layout: ProjectLayout, owner: OwnPackage | None) -> str:
     return os.path.relpath(layout.root / (owner.directory if owner is not None else "."))
+
+
+def check_on_hosts(
+    context: Gathered, hosts: Sequence[Host], content: Project | None, pool: SessionPool
+) -> Iterator[str]:
+    """Notes on why the script may fail on these hosts. Raises a StartError if it would. `content`: None with
+    --no-sync."""
+    spec, python = context.spec, context.env.python
+    if spec.project.is_tool:
+        check_tool(hosts, python, spec.asked, pool)
+    if spec.project.script is not None and content is not None:
+        script = with_environment(spec.project.script, context)
+        script = with_sent_files(script, [entry.path for entry in content.manifest.entries])
+        yield check_script(hosts, python, script, pool)
+    yield note_on_lacking(context)
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:

@@ -23,8 +23,8 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan
 from ipexctl.projects.requirement_files import digest_of_list
 from ipexctl.run.start.first_install import _MAY_EXIST, request_of_run
-from ipexctl.run.start.pipeline import _check_copies
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, note_on_lacking, with_environment
+from ipexctl.run.start.start_notes import copies_notes
 from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.stack.install_context import with_packages
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
@@ -54,7 +54,7 @@ def failures_of(spec: RunSpec) -> Iterator[StartFailure]:
     plan = plan_launch(gathered, "run-1")
     assert isinstance(plan, Plan), plan
     script = spec.project.script
-    steps: list[Callable[[], object]] = [lambda: _check_copies(spec, plan)]
+    steps: list[Callable[[], object]] = [lambda: copies_notes(gathered, plan)]
     if script is not None:
         modules = [each.module for each in script.imports if each.module not in _MAY_EXIST]
         steps += [

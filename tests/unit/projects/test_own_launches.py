@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.projects.own_launches import Spawner, find_launch, find_spawner
-from ipexctl.run.start.start_notes import spawner_note
+from ipexctl.projects.script_file import ScriptFile
+from ipexctl.run.start.start_notes import spawner_notes
 from ipexctl.run.start.start_project import locate_project
 from plan_helpers import spec_of
 
@@ -53,7 +56,10 @@ def test_calls_that_start_ranks(text: str, expected: tuple[int, str] | None) -> 
     ],
 )
 def test_what_is_proposed_for_them(strategy: str, ranks: int, has_group: bool, proposed: str) -> None:
-    note = spawner_note(Spawner("train.py", 8, strategy), ranks, has_group=has_group)
+    script = ScriptFile("train.py", spawner=Spawner("train.py", 8, strategy))
+    context: Any = SimpleNamespace(spec=SimpleNamespace(project=SimpleNamespace(script=script)))
+    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo" if has_group else "none")
+    note = "".join(spawner_notes(context, plan))
     assert bool(note) == bool(proposed)
     assert proposed in note
 

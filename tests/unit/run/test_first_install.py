@@ -20,8 +20,8 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import _is_of_verify, _left_out_packages, _line_of_run, _newest_packages
-from ipexctl.run.start.pipeline import _check_copies
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, project_script
+from ipexctl.run.start.start_notes import copies_notes
 from ipexctl.run.start.start_project import locate_project
 from ipexctl.run.start.start_request import StartError
 from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult
@@ -147,13 +147,14 @@ def test_what_is_no_single_rank_s_program_runs_once_unless_the_call_says_more(
     spec = replace(spec, asked=program.put_into(spec.asked))
     options = CallOptions(call=TypedCall((), tuple(shlex.split(line)), str(Path.cwd())), program=spec.asked.program)
     plan = small_plan([f"node{number}" for number in range(ranks)])
+    context: Any = SimpleNamespace(spec=spec, asked=spec.asked)
     if said != "refused":
-        assert [note.startswith("each of 2 ranks runs all of x.sh") for note in _check_copies(spec, plan)] == [True] * (
-            said == "note"
-        )
+        assert [note.startswith("each of 2 ranks runs all of x.sh") for note in copies_notes(context, plan)] == [
+            True
+        ] * (said == "note")
         return
     with pytest.raises(StartError) as caught:
-        _check_copies(spec, plan)
+        copies_notes(context, plan)
     fix = caught.value.failure.with_call_options(options).fix
     assert fix.startswith(f"if one is to run it: ipexctl run -n 1 {line}; if each is: ipexctl run --ppn 1 {line};")
 

@@ -13,12 +13,12 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.projects.named_checkpoints import NamedCheckpoint, find_named_checkpoints, of_call
 from ipexctl.projects.script_file import ProjectLocation, ResumeFlag
-from ipexctl.run.start.start_notes import (
+from ipexctl.projects.trainer_use import find_resume_call
+from ipexctl.run.start.apart_checkpoints import (
     HostCheckpoints,
     earlier_checkpoint,
     find_apart,
     find_differing,
-    find_resume_call,
     find_resume_flag,
     parse_checkpoints,
     resume_note,

@@ -32,8 +32,8 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import CommandEnd, Session
 from ipexctl.run.start import pipeline
-from ipexctl.run.start.begin import Launch, in_rank_files
-from ipexctl.run.start.pipeline import RunStart, hosts_with_job_files
+from ipexctl.run.start.begin import Launch, hosts_with_job_files, in_rank_files
+from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
 from plan_helpers import changed, small_plan, spec_of
@@ -426,9 +426,9 @@ def test_a_note_is_shown_once_for_a_call_until_it_is_new(tmp_path: Path, monkeyp
         monkeypatch.setattr(watcher, "on_note", shown.append)
         spec = spec_of(argv=argv, project=ProjectLocation(tmp_path, ".", argv))
         begun = RunStart(spec, Mock(), watcher)
-        keep = begun.remember_notes()
+        keep = begun.notes.remember()
         for note in notes:
-            begun.note(note)
+            begun.notes.show(note)
         keep()
         return shown
 

@@ -12,11 +12,11 @@ from unittest.mock import Mock
 import pytest
 
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Export
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.start import upload
-from ipexctl.run.start.start_notes import restart_note, shell_note
+from ipexctl.run.start.start_notes import restart_notes, shell_notes
 from ipexctl.run.start.start_request import StartError, StartFailure
 from plan_helpers import changed, small_plan, spec_of
 
@@ -133,12 +133,17 @@ def test_project_without_sync_keeps_its_local_path() -> None:
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
     names = ("node1", "node2", "node3")
-    note = restart_note(small_plan(names, stores={"node1": "a", "node2": "a", "node3": "b"}))
+    context: Any = SimpleNamespace(asked=Asked(max_restarts=1))
+    apart = small_plan(names, stores={"node1": "a", "node2": "a", "node3": "b"})
+    (note,) = restart_notes(context, apart)
     assert "node1" in note
     assert "node3" in note
     assert "node2" not in note
     assert "--checkpoint" in note
-    assert restart_note(small_plan(names, stores=dict.fromkeys(names, "a"))) == ""
+    assert list(restart_notes(context, small_plan(names, stores=dict.fromkeys(names, "a")))) == []
+    for more in ({"max_restarts": 0}, {"keep_going": True}, {"checkpoint": "out"}):
+        asked = context.asked._replace(**more)
+        assert list(restart_notes(SimpleNamespace(asked=asked), apart)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -169,9 +174,12 @@ def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_stor
     ],
 )
 def test_threads_of_the_shell_that_the_plan_replaces_are_noted(
-    shell: dict[str, str], asked: dict[str, Any], is_noted: bool
+    shell: dict[str, str], asked: dict[str, Any], is_noted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = small_plan(asked=asked, variables={"OMP_NUM_THREADS": "2"})
-    note = shell_note(plan, shell)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    note = "".join(shell_notes(CONTEXT, plan))
     assert bool(note) == is_noted
     assert ("-x OMP_NUM_THREADS, or --omp 1" in note) == is_noted

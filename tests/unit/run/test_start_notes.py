@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Batch
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
+from ipexctl.node.common.plan import NO_PLAN
 from ipexctl.run.start.start_notes import check_resumed_trl, job_notes
 from ipexctl.run.start.start_request import StartError
 from ipexctl.transports import OVER_SRUN
@@ -23,9 +25,9 @@ def notes(
     names = [f"node{number}" for number in range(1, len(batches) + 1)]
     facts = {name: Facts(batch=batch) for name, batch in zip(names, batches, strict=True)}
     hosts = tuple(Host(name, address) for name in names)
-    spec = spec_of(hosts=hosts)
+    spec = spec_of(hosts=hosts, is_followed=is_followed)
     context = Gathered(spec, facts, {}, "/h", RankEnv("python3"), transport=OVER_SRUN, job=job, job_seconds=seconds)
-    return " / ".join(job_notes(context, is_followed=is_followed))
+    return " / ".join(job_notes(context, NO_PLAN))
 
 
 @pytest.mark.parametrize(
@@ -58,12 +60,13 @@ SFT = ("--output_dir", "out", "--resume_from_checkpoint", "out")
 def test_a_trl_that_ignores_the_checkpoint_is_refused_where_a_run_is_resumed(
     version: str, words: tuple[str, ...], changes: dict[str, Any], fix: str
 ) -> None:
-    asked = spec_of("module", ("trl.scripts.sft", *words)).asked._replace(**{"resumed": ("sft-1",), **changes})
+    spec = spec_of("module", ("trl.scripts.sft", *words))
+    spec = replace(spec, asked=spec.asked._replace(**{"resumed": ("sft-1",), **changes}))
     packages = {"trl": version} if version else {}
     if not fix:
-        return check_resumed_trl(asked, packages)
+        return check_resumed_trl(spec, packages)
     with pytest.raises(StartError) as refused:
-        check_resumed_trl(asked, packages)
+        check_resumed_trl(spec, packages)
     assert refused.value.failure.fix == fix
     assert refused.value.failure.exit_code == 2
     return None

@@ -10,9 +10,10 @@ import pytest
 
 from case_table import case_table
 from ipexctl.launch.request import RankEnv
-from ipexctl.projects.script_file import ProjectLocation
+from ipexctl.node.common.asked import Asked
+from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_imports import read_script
-from ipexctl.run.start.start_notes import script_notes, trainer_note
+from ipexctl.run.start.start_notes import OF_SCRIPT, texts_of, trainer_notes
 from message_data import missing
 from plan_helpers import spec_of
 
@@ -35,7 +36,11 @@ def test_the_example_of_the_trainer_gets_no_note() -> None:
 
 def note(version: str = "4.54.0", ranks: int = 2, *argv: str, uses_it: bool = True) -> str:
     packages = {"transformers": version} if version else {}
-    return trainer_note(uses_it=uses_it, argv=("train.py", *argv), packages=packages, ranks=ranks)
+    asked, script = Asked(argv=("train.py", *argv)), ScriptFile("train.py", uses_trainer=uses_it)
+    spec = SimpleNamespace(project=SimpleNamespace(script=script))
+    context: Any = SimpleNamespace(asked=asked, spec=spec, env=RankEnv("python3", packages=packages))
+    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
+    return "".join(trainer_notes(context, plan))
 
 
 @pytest.mark.parametrize("version", ["4.54.0", "4.56.2", "5.0.0", "5.23.0"])
@@ -61,7 +66,7 @@ def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool,
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     spec = spec_of(project=project)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked)
-    assert len(script_notes(context, plan)) == count
+    assert len(list(texts_of(OF_SCRIPT, context, plan))) == count
 
 
 @pytest.mark.parametrize(
@@ -84,6 +89,6 @@ def test_a_trainer_that_cannot_resume_is_told_before_the_first_start(
     ]
     spec = spec_of(project=ProjectLocation(Path("/p"), ".", ("train.py",), script), **options)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked)
-    notes = script_notes(context, plan)  # type: ignore[arg-type]
+    notes = texts_of(OF_SCRIPT, context, plan)  # type: ignore[arg-type]
     said = "transformers 5.17.0 cannot resume --with 'transformers>=5.18'"
     assert [missing(note, said) for note in notes] == ([[]] if is_told else [])

@@ -10,7 +10,7 @@ from launch_helpers import STOCK, cpu, machine, plan, request
 
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.hub.hub_check import FoundHub
-from ipexctl.run.start.start_notes import missing_notes, script_notes, trl_notes
+from ipexctl.run.start.start_notes import OF_SCRIPT, missing_notes, texts_of, trl_notes
 from ipexctl.run.start.start_request import StartError
 from message_data import missing
 
@@ -85,10 +85,10 @@ def planned(version: str, *words: str, **options: Any) -> tuple[Any, Plan]:
 def test_a_trl_that_does_not_know_an_option_is_refused(version: str, words: tuple[str, ...], is_refused: bool) -> None:
     context, found = planned(version, *words)
     if not is_refused:
-        assert list(trl_notes(found, context.env.packages)) == []
+        assert list(trl_notes(context, found)) == []
         return
     with pytest.raises(StartError) as refused:
-        list(trl_notes(found, context.env.packages))
+        list(trl_notes(context, found))
     assert (
         missing(refused.value.failure.reason + refused.value.failure.fix, "0.23.1 --dtype trl>=1.14.1 --torch_dtype")
         == []
@@ -97,7 +97,7 @@ def test_a_trl_that_does_not_know_an_option_is_refused(version: str, words: tupl
 
 def test_a_trl_that_starts_over_is_told_where_a_checkpoint_is_to_be_resumed() -> None:
     def told(version: str, **options: Any) -> list[str]:
-        return [note for note in script_notes(*planned(version, **options)) if "checkpoint" in note]
+        return [note for note in texts_of(OF_SCRIPT, *planned(version, **options)) if "checkpoint" in note]
 
     (note,) = told("1.13.0", checkpoint="out")
     assert missing(note, "trl 1.13.0 starts over ipexctl install --with 'trl>=1.14.1'") == []

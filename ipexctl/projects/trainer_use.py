@@ -1,0 +1,61 @@
+"""Whether a script trains with a Trainer or with accelerate, and resumes by itself: from its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from ipexctl.projects.script_file import ResumeFlag
+
+_TRAINERS: Final = frozenset({"Trainer", "Seq2SeqTrainer"})
+SETTING: Final = "average_tokens_across_devices"
+_OF_MODEL: Final = "accepts_loss_kwargs"
+
+
+def uses_trainer(tree: ast.Module) -> bool:
+    """True if it uses a Trainer of transformers and names neither the setting nor the model's part of it."""
+    has_trainer = any(map(_is_trainer, ast.walk(tree)))
+    return has_trainer and not any({SETTING, _OF_MODEL} & _names(node) for node in ast.walk(tree))
+
+
+def uses_accelerate(tree: ast.Module) -> bool:
+    """True if its ranks meet by accelerate: it imports it, or a Trainer, which does."""
+    return any(_is_trainer(node) or _imports_accelerate(node) for node in ast.walk(tree))
+
+
+def _is_trainer(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        of_transformers = node.module.partition(".")[0] == "transformers"
+        return of_transformers and any(alias.name in _TRAINERS for alias in node.names)
+    if isinstance(node, ast.Attribute):
+        is_module = isinstance(node.value, ast.Name) and node.value.id == "transformers"
+        return is_module and node.attr in _TRAINERS
+    return False
+
+
+def _imports_accelerate(node: ast.AST) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        names = [node.module]
+    return any(name.partition(".")[0] == "accelerate" for name in names)
+
+
+def _names(node: ast.AST) -> set[object]:
+    if isinstance(node, ast.keyword):
+        return {node.arg}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value, node.value.removeprefix("--")}
+    return set()
+
+
+_LAST_CHECKPOINT: Final = "get_last_checkpoint"
+
+
+def find_resume_call(tree: ast.Module) -> ResumeFlag | None:
+    """Transformers' `get_last_checkpoint`, if the script calls it and does not mend the Trainer's resume itself."""
+    names = {name for node in ast.walk(tree) for name in _names(node)}
+    return ResumeFlag(_LAST_CHECKPOINT) if _LAST_CHECKPOINT in names and "register_package" not in names else None

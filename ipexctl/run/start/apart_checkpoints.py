@@ -1,0 +1,177 @@
+"""Whether the hosts of a run that resumes without `--checkpoint` have different checkpoints, because only rank 0 of an
+earlier run wrote or deleted there: the ranks then resume from different steps, and fail or wait for each other.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ipexctl.homes.registry import RunRecord
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.spec import RunSpec
+from ipexctl.limits import PATIENCE
+from ipexctl.node.common.plan import ApartHosts, Plan
+from ipexctl.projects.named_checkpoints import of_call
+from ipexctl.projects.script_file import ResumeFlag
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.session import Session, capture
+
+_FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
+_NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)
+_OFF: Final = frozenset({"false", "no", "none", "0", "never"})
+_MAX_PLACES: Final = 50
+_MAX_FOUND: Final = 1000
+_ABOVE: Final = ("*/", "*/*/")
+"""A script may join a file's name to its directory."""
+_MAX_RECORDS: Final = 8
+_CHECKPOINT: Final = re.compile(r"(?P<kind>(?:checkpoint|step|epoch)[-_])(?P<number>[0-9]{1,12})")
+_SCRIPT: Final = """\
+cd {cwd} 2>/dev/null || exit 0
+[ -z {path} ] || [ ! -e {path} ] || echo path
+for it in {files}; do
+  [ ! -f "$it" ] || printf '%s\\n' "file $it"
+done | head -n {maximum}
+for place in {places} . */; do
+  for it in "$place"/checkpoint[-_][0-9]* "$place"/step[-_][0-9]* "$place"/epoch[-_][0-9]*; do
+    [ ! -d "$it" ] || printf '%s\\n' "found $it"
+  done
+done | head -n {maximum}
+"""
+
+
+class HostCheckpoints(NamedTuple):
+    names: frozenset[str] = frozenset()
+    """Directories with the number of a step in their name."""
+    has_path: bool = False
+    files: frozenset[str] = frozenset()
+    """Checkpoints that the script names."""
+
+
+def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if _FLAG.fullmatch(name):
+            following = argv[at + 1] if at + 1 < len(argv) and not argv[at + 1].startswith("-") else ""
+            value = value if equals else following
+            if value.lower() in _OFF:
+                return None
+            return ResumeFlag(name, "" if _NO_PATH.fullmatch(value) else posixpath.normpath(value))
+    return None
+
+
+def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFlag | None:
+    """The PATH that the script's last run had for `--checkpoint`."""
+    of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
+    for record in of_project[:_MAX_RECORDS]:
+        path = record.plan.asked.checkpoint
+        is_same = record.plan.asked.argv[:1] == (spec.asked.script,)
+        if isinstance(path, str) and path and is_same:
+            return ResumeFlag(f"run {record.id} had --checkpoint {path}", posixpath.normpath(path), path)
+    return None
+
+
+def check_resumed(
+    nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool, records: Sequence[RunRecord]
+) -> ApartHosts | None:
+    """One round trip for a script that may resume without `--checkpoint` on several hosts."""
+    if spec.asked.checkpoint or len(nodes) < 2:
+        return None
+    argv, script = spec.asked.argv[1:], spec.project.script
+    flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
+    flag = flag or earlier_checkpoint(spec, records)
+    variables = {each.name: each.value for each in spec.asked.exports}
+    named = of_call(script.checkpoints, argv, variables) if script is not None else ()
+    if flag is None and not named:
+        return None
+    search = search_script(flag, argv, plan.cwd, named)
+
+    def find(host: Host, session: Session) -> HostCheckpoints | None:
+        del host
+        result = capture(session, Command(search, "find checkpoints"), silence=PATIENCE)
+        return parse_checkpoints(result.stdout.decode(errors="replace")) if result.ended.ok else None
+
+    found = {done.host.name: done.result for done in pool.each(nodes, find)}
+    answers = {host.name: answer for host in nodes if (answer := found[host.name]) is not None}
+    apart = find_apart(flag, argv, answers) if flag is not None else None
+    return apart or find_differing(spec.asked.script, answers)
+
+
+def search_script(flag: ResumeFlag | None, argv: Sequence[str], cwd: str, named: Sequence[str] = ()) -> str:
+    """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
+    places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path if flag is not None else "")
+    quoted = ["*".join(shlex.quote(part) for part in name.split("*")) for name in named]
+    files = " ".join(" ".join((name, *(above + name.lstrip("/") for above in _ABOVE))) for name in quoted)
+    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, files=files, maximum=_MAX_FOUND)
+
+
+def _places_in(argv: Sequence[str]) -> list[str]:
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
+    paths = [posixpath.normpath(value) for value in values if value and value.isprintable()]
+    return [f"./{path}" if path.startswith("-") else path for path in dict.fromkeys(paths)][:_MAX_PLACES]
+
+
+def parse_checkpoints(output: str) -> HostCheckpoints:
+    lines = output.splitlines()
+    names = (posixpath.normpath(line[len("found ") :]) for line in lines if line.startswith("found "))
+    found = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))
+    files = frozenset(posixpath.normpath(line[len("file ") :]) for line in lines if line.startswith("file "))
+    return HostCheckpoints(found, "path" in lines, files)
+
+
+def find_differing(script: str, found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
+    """A checkpoint that only some hosts have, because rank 0 of an earlier run wrote it there."""
+    files = sorted({file for host in found.values() for file in host.files})
+    for file in files:
+        having = [name for name, host in found.items() if file in host.files]
+        if lacking := [name for name in found if name not in having]:
+            where = f"which is on {fold(having)}, and not on {fold(lacking)}"
+            return ApartHosts(f"{script} names {file}, {where}", file)
+    return None
+
+
+def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
+    """Which hosts have another newest checkpoint, or lack the one that the flag names; None if they agree."""
+    lacking = [name for name, host in found.items() if not host.has_path]
+    having = [name for name, host in found.items() if host.has_path]
+    if flag.path and having and lacking:
+        what = f"{flag.path} is on {fold(having)}, and not on {fold(lacking)}"
+        return ApartHosts(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
+    named = {flag.path} if flag.path else set(_places_in(argv))
+    newest = {name: _newest(host) for name, host in found.items()}
+    places = {place for host in newest.values() for place in host if place[0] in named}
+    if not places and not flag.path:
+        places = {place for host in newest.values() for place in host}
+    for place, kind in sorted(places):
+        by_checkpoint: dict[str, list[str]] = {}
+        for name, host_newest in newest.items():
+            number = host_newest.get((place, kind))
+            by_checkpoint.setdefault("none" if number is None else f"{kind}{number}", []).append(name)
+        if len(by_checkpoint) > 1:
+            hosts = ", ".join(f"{checkpoint} on {fold(names)}" for checkpoint, names in by_checkpoint.items())
+            return ApartHosts(f"{flag.name}: the newest checkpoint in {place} is {hosts}", place)
+    return None
+
+
+def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
+    """A directory and the kind of name → the highest number."""
+    newest: dict[tuple[str, str], int] = {}
+    for name in host.names:
+        place, last = posixpath.split(name)
+        match = _CHECKPOINT.fullmatch(last)
+        if match is not None:
+            key, number = (place or ".", match["kind"]), int(match["number"])
+            newest[key] = max(number, newest.get(key, number))
+    return newest
+
+
+def resume_note(apart: ApartHosts) -> str:
+    return (
+        f"{apart.what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
+        f"{shlex.quote(apart.place)} gives all hosts the newest complete one before each start"
+    )
