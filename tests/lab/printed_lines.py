@@ -26,7 +26,7 @@ KINDS: Final = {
     "follows": "not typed: attach, wait, logs -f and why --profile end with the run, which the test may need",
     "removes": "not typed: envs --remove, ps --prune, config init and exec of a program that changes something",
     "lab": "not typed: lab, because other labs are other sessions'",
-    "prose": "not typed: a placeholder or a sentence about a command",
+    "placeholder": "not typed: a name in capitals or … is to be replaced",
     "in vain": "not typed to the end: no answer within the time for one line",
     "late": "not typed: the session's time for lines was used up",
     "off": "not typed: the file of tests says why",
@@ -48,12 +48,17 @@ _LOOKS: Final = frozenset({"cat", "df", "env", "free", "grep", "ip", "ls", "ps",
 _REMOVING: Final = frozenset({"--remove", "--prune", "init"})
 _FOLLOWS: Final = frozenset({"-f", "--follow", "--profile"})
 _LINE: Final = re.compile(r"(?m)(?:^ *(?:next: )?|[:;] )((?:cd \S+ && )?ipexctl [a-z][^\n]*)")
-_PROSE: Final = re.compile(r"…|\b[A-Z]{3,}\b(?!=)| (?:checks|has|lists|names|shows|starts|takes|uploads)\b")
+_SENTENCE: Final = re.compile(
+    r" (?:again|and|brings|checks|ends|finds|goes|has|installs|lists|names|or|says|shows|starts|stops|takes|then"
+    r"|uploads)\b.*"
+)
+"""What follows a call in its sentence."""
+_PLACEHOLDER: Final = re.compile(r"…|(?<![\w$=-])[A-Z]{3,}\b(?!=)")
 
 
 def lines_in(text: str) -> list[str]:
-    """The calls in a text, each up to the end of its sentence or line."""
-    return [_whole(match[1]) for match in _LINE.finditer(text)]
+    """The calls in a text, each without the rest of its sentence."""
+    return [_SENTENCE.sub("", _whole(match[1])) for match in _LINE.finditer(text)]
 
 
 def _whole(rest: str) -> str:
@@ -75,8 +80,8 @@ def kind_of(words: list[str], line: str) -> str:
     verb = words[0]
     own = words[: words.index("--")] if "--" in words else words
     program = words[len(own) + 1] if len(words) > len(own) + 1 else ""
-    if _PROSE.search(line):
-        return "prose"
+    if _PLACEHOLDER.search(line):
+        return "placeholder"
     if verb == "lab":
         return "lab"
     if verb in _FOLLOWING or not _FOLLOWS.isdisjoint(own):

@@ -187,10 +187,10 @@ def keep_checkpoint(
 
 def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> Fix:
     """What is known of the checkpoint before the start: that it is there, and what was in its place. Pure."""
-    hosts: dict[KeptCheckpoint, list[str]] = {}
+    hosts: dict[str, list[str]] = {}
     for host, each in kept.items():
-        hosts.setdefault(each, []).append(host)
-    there = [f"{_shown(each.path, cwd)} is there on {fold(names)}" for each, names in hosts.items() if each.path]
+        hosts.setdefault(each.path, []).append(host)
+    there = [f"{_shown(path, cwd)} is there on {fold(names)}" for path, names in hosts.items() if path]
     if not there:  # the record of a run that nobody followed is on node0 alone
         return Fix.of([f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"])
     text = f"{'; '.join(there)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
