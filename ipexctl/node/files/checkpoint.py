@@ -175,7 +175,8 @@ def find(request: Json, _: BinaryIO) -> Json:
     if not request["path"]:
         return {"kept": kept}
     with contextlib.closing(CheckpointFiles(request["path"], request["home"], tree=request["tree"])) as files:
-        return {"kept": kept, "report": files.scan(has_hashes=False).to_json()}
+        report = files.scan(has_hashes=False)
+        return {"kept": kept, "report": (files.forget_changed(report) if kept.replaced else report).to_json()}
 
 
 def main(action: str) -> int:

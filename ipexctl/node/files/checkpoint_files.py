@@ -319,6 +319,15 @@ class CheckpointFiles:
                 directory.rename(directory.number, b"files.json", b"files.json.damaged")
         write_json_atomically(self._record, {"files": rows, "mount": mount, "number": number, "seen": self._seen})
 
+    def forget_changed(self, report: HostCopies) -> HostCopies:
+        """Forget what is gone or another file now: no run deleted it, it was set aside or put back."""
+        self.known = {
+            name: file for name, file in self.known.items() if name in report.copies and name not in report.written
+        }
+        if self._rows:
+            self.save(self.known, report.number)
+        return report._replace(known=self.known)
+
     def clear(self) -> None:
         with contextlib.suppress(OSError), GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
             directory.remove_tree(b"in", ignore_errors=True)
