@@ -261,13 +261,17 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
     why, line = found.context.line_that_sends(path)
     if line:
         return f"{sentence}; {why}", line
+    plan = found.context.plan
+    see = Fix("to see which hosts have it: `ipexctl exec -- ls -d {path}`", path=posixpath.join(plan.cwd, path))
+    if path.endswith((".pt", ".pth", ".ckpt", ".safetensors")) and len(plan.hosts) > 1 and not plan.asked.checkpoint:
+        own = "if a rank wrote it, only the host of that rank has it, and --checkpoint {place} brings it to all; {see}"
+        return sentence, Fix(own, place=posixpath.dirname(path) or path, see=see)
     if path.startswith("/"):
-        copy = "if this machine has it, copy it: `ipexctl push {path} {path}`"
-        return sentence, Fix(f"{copy}; to see which hosts have it: `ipexctl exec -- ls -d {{path}}`", path=path)
+        return sentence, Fix("if this machine has it, copy it: `ipexctl push {path} {path}`; {see}", path=path, see=see)
     return sentence, Fix(
         "put it into the project, which `ipexctl sync` uploads; other data must be at the same path on every node, "
-        "which run --data DIR checks; to see which hosts have it: `ipexctl exec -- ls -d {path}`",
-        path=path,
+        "which run --data DIR checks; {see}",
+        see=see,
     )
 
 

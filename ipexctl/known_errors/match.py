@@ -514,7 +514,7 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     of_call = (f"{each.source} {each.name}" for each in context.plan.asked.exports if _is_named(each.value, text))
     fix = "".join(f"{each} of this call names that: correct it, or leave it out; " for each in of_call)
     fix += Fix(
-        f"fix that and run it again; the complete output of rank {output.rank}: `ipexctl logs "
+        f"fix that, then again: `ipexctl run`; the complete output of rank {output.rank}: `ipexctl logs "
         f"{context.run} -r {output.rank}`"
     )
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
