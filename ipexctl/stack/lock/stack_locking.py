@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
@@ -84,70 +84,23 @@ from ipexctl.stack.lock.wheel_lock import (
     uv_here,
     wheels_in_directories,
 )
-from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, is_prerelease, lacks_oneccl
+from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, is_prerelease, lacks_oneccl
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import join_words, readable, tilde_path
 
 
-class Outdated(NamedTuple):
-    """A package of which wheels allow only an older version."""
-
-    project: str
-    newest: str
-    locked: str
-    builds: tuple[str, ...]
-    """What must be built for the newest version."""
-
-    def __str__(self) -> str:
-        lacking = self.newest if self.builds == (self.project,) else join_words(self.builds)
-        has = "has" if len(self.builds) == 1 else "have"
-        return (
-            f"the newest {self.project} is {self.newest}, and from wheels only {self.locked} can be installed: "
-            f"{lacking} {has} none"
-        )
-
-
-def find_outdated(
-    typed: InstallRequest,
-    plan: StackPlan,
-    lock: Lock,
-    index_answer: IndexAnswer,
-    maker: LockMaker,
-    make: Callable[..., object],
-    *,
-    built: Collection[str] = (),
-    without: Collection[str] = (),
-) -> list[Outdated]:
-    """`make` tries a lock with one more constraint, and with stubs of packages. `built`: packages that are built in any
-    case. `without`: packages that no index is asked for."""
-    held = (*plan.requirements, *plan.constraints, *typed.env.constraints)
-    projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(built)})
-    projects = {name: allowed for name, allowed in projects.items() if name not in without}
-    sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
-    if not (projects and sources):
-        return []
-    try:
-        answer = query_indexes(maker.session, maker.python, sources, projects, index_answer.settings, sdists=True)
-    except HostError:
-        return []  # then the user just gets the older version
-    found = list[Outdated]()
-    for project, allowed in projects.items():
-        newest, locked = answer.availability.newest(project, allowed, plan.python), lock.packages[project]
-        if newest is None or newest <= Version(locked):
-            continue
-        try:
-            make(f"{project}=={newest}", stubs=built)
-        except LacksWheel as error:
-            # uv also names what it has tried in vain: another package, or another version of one that has wheels.
-            has_wheel = any(answer.availability.runnable(error.package, Target(plan.python, plan.glibc)))
-            names = needed_builds(error, built, partial(make, f"{project}=={newest}"))
-            if names and not (error.package in projects and error.package != project and has_wheel):
-                found.append(Outdated(project, str(newest), locked, tuple(names)))
-        except (HostError, UserError):
-            continue  # other packages exclude the newest version
-    return found
+def note_on_older(lines: Iterable[str], packages: Mapping[str, str], found: Availability, python: str) -> str:
+    """On locked packages that the lines name without a version, if an index has a newer one; or empty. Pure."""
+    names = [canonicalize_name(line.name) for line in map(Requirement, lines) if not (line.specifier or line.url)]
+    newest = {name: found.newest(name, SpecifierSet(), python) for name in names if name in packages}
+    older = [
+        f"{name} {packages[name]} (newest: {version})"
+        for name, version in newest.items()
+        if version is not None and version > Version(packages[name])
+    ]
+    return f"not the newest, of which no wheels fit all the rest: {join_names(older, _SHOWN)}" if older else ""
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
@@ -166,22 +119,6 @@ def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., o
         else:
             return [name for name in names if name not in built]
     return []
-
-
-def open_projects(
-    extras: Iterable[str], held: Iterable[str], packages: Mapping[str, str | None]
-) -> dict[str, SpecifierSet]:
-    """Locked projects that the user named without an exact version → allowed versions. Pure."""
-    named = [line for line in map(Requirement, extras) if line.url is None]
-    allowed = {name: SpecifierSet() for line in named if packages.get(name := canonicalize_name(line.name))}
-    for line in (*named, *map(Requirement, held)):
-        if (name := canonicalize_name(line.name)) in allowed:
-            allowed[name] &= line.specifier
-    return {
-        name: specifier
-        for name, specifier in allowed.items()
-        if not any(each.operator in ("==", "===") and "*" not in each.version for each in specifier)
-    }
 
 
 def floors_of(extras: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
@@ -624,12 +561,23 @@ class _Locking:
             line = install_line(typed, packages=early)
             raise UserError(error.message, fix=Fix("to take a pre-release: {line}", line=line)) from None
         self._refuse_unrequired(lock)
-        others = find_outdated(typed, plan, lock, index_answer, maker, try_lock, built={*request.builds}, without=named)
-        if others:
-            names = list(dict.fromkeys(name for each in others for name in each.builds))
-            text, build = "; ".join(map(str, others)), build_fix(typed, names, maker.name)
-            context.notes.append(Fix("{text}; for the newest, {build}", text=text, build=build))
+        context.notes += self._notes_on_older(plan, lock, index_answer, maker, named)
         return lock
+
+    def _notes_on_older(
+        self, plan: StackPlan, lock: Lock, index_answer: IndexAnswer, maker: LockMaker, named: Collection[str]
+    ) -> list[str]:
+        """`named`: packages that no index is asked for."""
+        typed = self.context.typed.env
+        held = {*named, *named_projects((*plan.requirements, *plan.constraints, *typed.constraints))}
+        lines = [line for line in typed.extras if not held.issuperset(named_projects((line,)))]
+        sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
+        ask = partial(query_indexes, maker.session, maker.python, sources, settings=index_answer.settings, sdists=True)
+        try:
+            found = ask(named_projects(lines)).availability if lines and sources else NOT_QUERIED
+        except HostError:  # the note is not worth an error
+            return []
+        return [*filter(None, (note_on_older(lines, lock.packages, found, plan.python),))]
 
     def _leave_out(self, error: LacksPackage | LacksVersion, plan: StackPlan) -> bool:
         """True if lines of lists that need this package are left out now, as no import of the script needs theirs."""

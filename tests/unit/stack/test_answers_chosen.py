@@ -36,7 +36,7 @@ from ipexctl.stack.install_context import (
     with_packages,
 )
 from ipexctl.stack.install_stack import install
-from ipexctl.stack.lock.stack_locking import LockedStack, _Locking, announce_stack, install_line, open_projects
+from ipexctl.stack.lock.stack_locking import LockedStack, _Locking, announce_stack, install_line, note_on_older
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, lacks_answer_about_mpi
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel, home_problem
 from ipexctl.stack.lock.wheels import Availability
@@ -261,11 +261,11 @@ def test_changes_are_named_and_versions_that_cannot_be_compared_are_no_downgrade
     assert [change.is_lower for change in changes_of({"c": "odd", "e": "1"}, {"c": "odder"})] == [False, True]
 
 
-def test_open_projects_are_those_named_without_one_version() -> None:
-    extras = ("Deep>=0.3", "torch", "pinned==1.0", "series==1.*", "gone", "url @ https://h/url-1-py3-none-any.whl")
-    packages = dict.fromkeys(("deep", "torch", "pinned", "series", "url"), "1.0")
-    found = open_projects(extras, ("torch==2.13.0", "deep<2"), packages)
-    assert found == {"deep": SpecifierSet(">=0.3,<2"), "series": SpecifierSet("==1.*")}
+def test_a_package_that_is_not_the_newest_is_noted() -> None:
+    files = {name: (AvailableWheel(name, "2.0", f"{name}-2.0.tar.gz", "s"),) for name in ("deep", "pinned", "new")}
+    locked = {"deep": "1.0", "pinned": "1.0", "new": "2.0"}
+    found = note_on_older(("Deep", "pinned>=1", "new", "gone"), locked, Availability(files), "3.11")
+    assert found.endswith(": deep 1.0 (newest: 2.0)")
 
 
 @pytest.mark.parametrize(
