@@ -112,8 +112,7 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
     script = Path(spec.asked.script) if spec.asked.kind == "script" and os.path.isfile(spec.asked.script) else None  # noqa: PTH113
     root = find_root(script, spec.asked.cwd, cwd, spec.asked.script if spec.asked.kind == "module" else "")
     limit = pasted.values.get("limit") if pasted is not None else None
-    with _naming("--limit", limit.source if limit is not None else "--limit"):
-        selection = select(targets, root, found)
+    selection = select(targets, root, found, limit.source if limit is not None else "--limit")
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
         spec = with_config(spec, found, len(hosts))
@@ -148,16 +147,6 @@ def _call_to_repeat(ctx: typer.Context) -> TypedCall:
     """The call of `run` for printed lines; none for `run --resume`, whose line names the run."""
     typed: TypedCall = ctx.obj.get("typed", NOT_TYPED)
     return NOT_TYPED if "resume_run" in ctx.obj.get("given", ()) else typed
-
-
-@contextlib.contextmanager
-def _naming(option: str, source: str) -> Iterator[None]:
-    """An error names what was typed in place of the option."""
-    try:
-        yield
-    except UserError as error:
-        error.message = error.message.replace(option, source, 1)
-        raise
 
 
 @contextlib.contextmanager

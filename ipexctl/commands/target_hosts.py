@@ -40,9 +40,14 @@ def choose_hosts(targets: Targets) -> tuple[Host, ...]:
     return select(targets).hosts
 
 
-def select(targets: Targets, project: Path | None = None, accelerate: AccelerateConfig | None = None) -> Selection:
-    """`project`: root of the project; None for the project of the current directory."""
-    request = _request(targets, accelerate)
+def select(
+    targets: Targets,
+    project: Path | None = None,
+    accelerate: AccelerateConfig | None = None,
+    limit_name: str = "--limit",
+) -> Selection:
+    """`project`: root of the project; None for the project of the current directory. `limit_name`: what was typed."""
+    request = _request(targets, accelerate)._replace(limit_name=limit_name)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
         from ipexctl.projects.root import find_root

@@ -33,30 +33,31 @@ _SHOWN: Final = 3
 _COLON: Final = re.compile(r":(?![^\[\]]*\])")
 
 
-def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tuple[Host, ...]:
+def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False, name: str = "--limit") -> tuple[Host, ...]:
     """Hosts by name, node set, glob or group, or by a file of these, in the order of the hosts' file.
 
     Commas, or colons as in Ansible, separate parts; `!` excludes, `&` intersects. A part without a match is an error: a
     misspelt exclusion must not run on that host. `found`: the user did not name a file in the limit.
+    `name`: what was typed, for messages.
     """
-    index = _Index(hosts)
+    index = _Index(hosts, name)
     selected: set[str] = set()
     kept = set(index.names)
     has_names = has_parts = False
-    for part in [name for item in limit_parts(spec, index.known) for name in _from_file(item, found=found)]:
+    for part in [one for item in limit_parts(spec, index.known) for one in _from_file(item, name, found=found)]:
         sign = part[0] if part[0] in "!&" else ""
-        name = part.removeprefix(sign).strip()
-        if not name:
-            raise UserError(f"--limit: no host or group after '{sign}'", fix=f"such as --limit '{sign}node3'")
-        matched = index.find(name)
+        wanted = part.removeprefix(sign).strip()
+        if not wanted:
+            raise UserError(f"{name}: no host or group after '{sign}'", fix=f"such as --limit '{sign}node3'")
+        matched = index.find(wanted)
         kept = kept - matched if sign == "!" else kept & matched if sign == "&" else kept
         selected |= matched if not sign else set()
         has_names, has_parts = has_names or not sign, True
     if not has_parts:
-        raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
+        raise UserError(f"{name} names no host", fix="such as --limit node[1-4] or --limit '!node3'")
     remaining = tuple(host for host in hosts if host.name in kept and (not has_names or host.name in selected))
     if not remaining:
-        raise UserError(f"--limit {quote(spec)} leaves no host", fix=f"the hosts are {_short(fold(index.names))}")
+        raise UserError(f"{name} {quote(spec)} leaves no host", fix=f"the hosts are {_short(fold(index.names))}")
     return remaining
 
 
@@ -69,7 +70,7 @@ def limit_parts(spec: str, known: Container[str]) -> list[str]:
     return [piece.strip() for piece in matched if piece.strip()]
 
 
-def _from_file(part: str, *, found: bool) -> list[str]:
+def _from_file(part: str, option: str, *, found: bool) -> list[str]:
     if not part.startswith("@"):
         return [part]
     path = expand_tilde(part[1:])
@@ -79,12 +80,13 @@ def _from_file(part: str, *, found: bool) -> list[str]:
         lines = decode_text((read_regular if found else read_typed)(path, HOSTS)).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
-        raise UserError(f"--limit {quote(part)}: {reason}", fix="@ is followed by a file of host names") from None
+        raise UserError(f"{option} {quote(part)}: {reason}", fix="@ is followed by a file of host names") from None
     return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 class _Index:
-    def __init__(self, hosts: Sequence[Host]) -> None:
+    def __init__(self, hosts: Sequence[Host], option: str) -> None:
+        self._option = option
         self.names = [host.name for host in hosts]
         self._hosts = {word for host in hosts for word in (host.name, host.address)}
         self.known: dict[str, set[str]] = {}
@@ -100,7 +102,7 @@ class _Index:
         try:
             words = expand(part)
         except WordError as error:
-            raise UserError(f"--limit {quote(part)}: {error.message}", fix=error.fix) from None
+            raise UserError(f"{self._option} {quote(part)}: {error.message}", fix=error.fix) from None
         matched: set[str] = set()
         unknown: list[str] = []
         for word in words:
@@ -110,7 +112,7 @@ class _Index:
                 unknown.append(word)
         if unknown:
             raise UserError(
-                f"--limit: no host or group is called {quote(fold(unknown))}", fix=self._suggest(unknown[0])
+                f"{self._option}: no host or group is called {quote(fold(unknown))}", fix=self._suggest(unknown[0])
             )
         return matched
 
@@ -144,6 +146,7 @@ class HostRequest(NamedTuple):
     hostfile_found: bool = False
     """True if only a project's ipexctl.toml names the hostfile."""
     limit: str | None = None
+    limit_name: str = "--limit"
     limit_found: bool = False
     """True if only a project's ipexctl.toml sets the limit."""
     accelerate_hostfile: Path | None = None
@@ -177,7 +180,7 @@ def select_hosts(
     has_remote = any(host.address != LOCAL.address for host in hosts)
     hosts = tuple(replace(host, **_overrides_for(host, overrides, has_remote=has_remote)) for host in hosts)
     if request.limit is not None:
-        hosts = limit_hosts(hosts, request.limit, found=request.limit_found)
+        hosts = limit_hosts(hosts, request.limit, found=request.limit_found, name=request.limit_name)
     return Selection(hosts, source, project_hostfile)
 
 

@@ -19,14 +19,14 @@ from typing import Any, Iterator
 
 FIRST_STEPS = 8
 """Steps, inputs and losses from the first on that leave evidence."""
+GRAPHS = 2
+"""Of backwards that are looked at; a GAN has two."""
 MOST_SAMPLES = 32
 TENSORS, ELEMENTS = 16, 4096
 """Tensors of a hash, and elements of each."""
 MEASURED, SPREAD = 32, 256
 """Tensors of a measure, and elements of each."""
 TINY = 1e-5
-MOST_WATCHED = 1 << 20
-"""Elements of a gradient among which the largest is looked for."""
 MOST_FED = 256
 """Forward passes of the first steps whose inputs are hashed."""
 RANDOM_STATE = 5056
@@ -77,8 +77,8 @@ class TrainingEvidence:
         self._kept: tuple[Any, int, float] | None = None
         """A parameter, a place of its gradient, and the number there at the last step; None if it was cleared since."""
         self._is_interval = False
-        self._watched: list[tuple[weakref.ref[Any], int, float]] = []
-        """Parameters, the places of their largest first gradients, and the numbers there."""
+        self._watched: list[tuple[weakref.ref[Any], Any, Any]] = []
+        """Parameters, the places where their first gradients were not 0, and the numbers there."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
         """`models`: all models in DistributedDataParallel."""
@@ -119,28 +119,24 @@ class TrainingEvidence:
         self.note_models(models)
 
     def _watch(self, parameters: Sequence[Any]) -> None:
-        """Note whether a gradient is not 0, and whether a number whose gradient was large has changed."""
+        """Note whether a gradient is not 0, and whether a number whose gradient was not 0 has changed."""
         fields = self.fields
-        found = [(ref(), place, value) for ref, place, value in self._watched]
-        fields["is_changed"] = any(
-            each is None or float(each.detach().reshape(-1)[place]) != value for each, place, value in found
-        )
+        found = [(ref(), places, values) for ref, places, values in self._watched]
         known = {id(each) for each, _, _ in found}
-        for each in parameters if len(found) < 4 * TENSORS and not known.intersection(map(id, parameters)) else ():
-            if each.grad is None or len(self._watched) - len(found) == TENSORS:
-                continue
-            gradient = each.grad.detach()
-            if gradient.layout != sys.modules["torch"].strided:
-                fields["is_changed"] = fields["has_nonzero"] = True  # not looked at
-                return
-            sizes = gradient.reshape(-1)[:MOST_WATCHED].abs()
-            place = int(sizes.argmax()) if len(sizes) else 0
-            if len(sizes) and float(sizes[place]):
-                self._watched.append((weakref.ref(each), place, float(each.detach().reshape(-1)[place])))
-            elif bool(gradient.any()):
-                fields["is_changed"] = fields["has_nonzero"] = True  # beyond what is looked at
-                return
+        fields["is_changed"] = any(
+            each is None or bool((sample_of(each)[places] != values).any()) for each, places, values in found
+        )
+        with_gradients = [each for each in parameters if each.grad is not None]
+        if len(found) >= 4 * TENSORS or not known.isdisjoint(map(id, parameters)):
+            return
+        for each in with_gradients[:: 1 + (len(with_gradients) - 1) // TENSORS]:
+            if is_plain(each.grad) and each.grad.stride() == each.stride():
+                places = sample_of(each.grad) != 0
+                if bool(places.any()):
+                    self._watched.append((weakref.ref(each), places, sample_of(each)[places]))
         fields["has_nonzero"] = bool(self._watched)
+        if not self._watched and not all(is_plain(each.grad) and not each.grad.any() for each in with_gradients):
+            fields["is_changed"] = fields["has_nonzero"] = True  # not looked at
 
     def _note_sums(self, parameters: Sequence[Any], models: Sequence[Any]) -> None:
         """Note whether the script has cleared the gradients since the backward, or summed them over all ranks."""
@@ -200,24 +196,27 @@ class TrainingEvidence:
         self._input = hash_of([*tensors_in(values)][:TENSORS])
 
     def before_backward(self, loss: Any, nodes: Iterator[Any]) -> None:
-        """`nodes`: of its graph. Most loss functions save the target that they compare with."""
+        """`nodes`: of its graph."""
         fields = self.fields
         fields["backwards"] += 1
         self._check_kept()
         if loss is None or len(fields["losses"]) >= FIRST_STEPS:
             return
         fields["inputs"].append(self._input)
-        if len({*fields["inputs"][-2:]} - {0}) > 1:
-            fields["is_varied"] = True
         fields["losses"].append(zlib.crc32(struct.pack("d", float(loss))))
-        found = list(nodes)
-        if self._joined > FEW_NUMBERS or any(map(may_exchange, found)):
-            fields["is_joint"] = True
-        targets = (getattr(node, "_saved_target", None) for node in found)
+        fields["is_varied"] = fields.get("is_varied", False) or len({*fields["inputs"][-2:]} - {0}) > 1
+        fields["is_joint"] = fields.get("is_joint", False) or self._joined > FEW_NUMBERS
+        if len(fields["losses"]) <= GRAPHS or not fields["is_varied"]:
+            self._read_graph(list(nodes))
+
+    def _read_graph(self, nodes: Sequence[Any]) -> None:
+        """Most loss functions save the target that they compare with."""
+        fields = self.fields
+        fields["is_joint"] = fields["is_joint"] or any(map(may_exchange, nodes))
+        targets = (getattr(node, "_saved_target", None) for node in nodes)
         target = next((each for each in targets if each is not None), None)
         before, self._target = self._target, self._target if target is None else hash_of([target])
-        if before not in (0, self._target):
-            fields["is_varied"] = True
+        fields["is_varied"] = fields["is_varied"] or before not in (0, self._target)
 
     def _check_kept(self) -> None:
         """A script clears gradients between two steps, or scales them to use them again."""
@@ -240,6 +239,7 @@ class TrainingEvidence:
 
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""
+        self.fields.setdefault("divided", (rows_of(sampler.dataset), len(sampler.dataset), sampler.num_replicas))
         if not sampler.shuffle:
             return
         before, order = self._passes.get(sampler), (sampler.epoch, sampler.seed)
@@ -267,6 +267,14 @@ class TrainingEvidence:
             return {}
         sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
         return {**self.fields, "steps": self._steps, **sent}
+
+
+def rows_of(dataset: Any) -> int:
+    """Hash of a dataset's rows; 0 for one of another kind."""
+    if isinstance(getattr(dataset, "tensors", None), tuple):
+        return hash_of([*dataset.tensors])
+    chosen = getattr(dataset, "indices", None)
+    return zlib.crc32(repr([*chosen[:ELEMENTS]]).encode()) if isinstance(chosen, Sequence) else 0
 
 
 def is_looked_at(step: int) -> bool:

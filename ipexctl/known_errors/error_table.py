@@ -186,23 +186,17 @@ def _gone_name(found: PatternMatch) -> tuple[str, str] | None:
 
 
 def _other_version(found: PatternMatch, top: str, lacking: str) -> tuple[str, str] | None:
-    """The version before and after the installed one, which lacks what the code uses; None without a package."""
+    """The installed version lacks what the code uses, and which one has it is not known; None without a package."""
     context, packages = found.context, known_packages().get(top) or (top.replace("_", "-"),)
     package = next(filter(context.has_package, packages), "")
     if not package or context.is_own(top):
         return None
     package, version = re.split("[<>=!~]", package)[0], context.version_of(package)
     what = f"{package} {version}".strip() + f" is installed and has no {lacking}: it is too new or too old for it"
-    if not version:
-        see = "take another version; to see the installed one: `ipexctl envs --json`; then: {repair}"
-        return what, Fix(see, repair=context.repair)
-    version = version.partition("+")[0]
     if package in _OF_STACKS:
         return what, "another stack has another version; to see them: ipexctl versions"
-    major = version.partition(".")[0]
-    before = major if major.isdecimal() and int(major) else version  # modules go with a major version
-    older, newer = context.install(f"{package}<{before}"), context.install(f"{package}>{version}")
-    return what, Fix("take an older version: {older}; or a newer one: {newer}", older=older, newer=newer)
+    see = "take the version that the code was written for, as its own requirements or the changes of {package} say"
+    return what, Fix(f"{see}, with --with of {{repair}}", package=package, repair=context.repair)
 
 
 def _for_gpus(found: PatternMatch) -> tuple[str, str]:

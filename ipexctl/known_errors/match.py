@@ -32,8 +32,6 @@ Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 - aside: healthy runs print it too; a hint for a hang, never the cause of an exit
 """
 
-RANKS_PER_CORE: Final = 8
-"""With more ranks per core, a rank or the supervisor may be scheduled too late."""
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
 TRACEBACK: Final = "Traceback (most recent call last):"
@@ -124,7 +122,8 @@ class RankOutput:
             who = (others[-1][1] or f"process {others[-1][2]}") if others else "the program that it called"
             return f"before that, {who} had raised {raised}"
         if is_called and said:
-            return f"before that, it had printed: {shorten_text(said[-1])}"
+            line = next((line for line in said if line.startswith(_FATAL)), said[-1])
+            return f"before that, it had printed: {shorten_text(line)}"
         children = [each.text for each in self.evidence if each.kind == "child"]
         return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
 
@@ -141,12 +140,13 @@ class RankOutput:
 
     @cached_property
     def root(self) -> str:
-        """The exception from which others were raised (`raise … from`); empty if it is the only one."""
-        head, found, _ = self.last_text.partition(_DIRECT_CAUSE)
-        first = RankOutput(self.rank, self.host, err=tuple(head.splitlines()))
-        if not found or first.exception is None or first.exception == self.exception:
+        """The exception from which others were raised, or that was handled then; empty if it is the only one."""
+        at = min((at for at in map(self.last_text.find, _CHAINED) if at >= 0), default=-1)
+        first = RankOutput(self.rank, self.host, err=tuple(self.last_text[: max(0, at)].splitlines()))
+        if first.exception is None or (first.exception, first.place) == (self.exception, self.place):
             return ""
-        return f"its first cause is {': '.join(first.exception)}" + f" ({first.place})" * bool(first.place)
+        how = "its first cause is" if self.last_text.startswith(_DIRECT_CAUSE, at) else "that was while it handled"
+        return f"{how} {': '.join(first.exception)}" + f" ({first.place})" * bool(first.place)
 
     @cached_property
     def _frames(self) -> list[re.Match[str]]:
@@ -218,15 +218,6 @@ class FailureContext:
     @cached_property
     def tiers(self) -> Mapping[str, str]:
         return {host.name: host.tier for host in self.plan.hosts if host.tier}
-
-    @cached_property
-    def _shares(self) -> Mapping[str, tuple[int, int]]:
-        return {host.name: (len(host.ranks), host.cores) for host in self.plan.hosts}
-
-    def ranks_per_core(self, host: str) -> tuple[int, int] | None:
-        """The ranks of a host and the cores they share, if the cores are too few for timely replies."""
-        ranks, cores = self._shares.get(host, (0, 0))
-        return (ranks, cores) if 0 < cores * RANKS_PER_CORE < ranks else None
 
     @property
     def python(self) -> str:
@@ -527,4 +518,6 @@ def _is_named(value: str | None, text: str) -> bool:
 
 
 def shorten_text(text: str, maximum: int = 160) -> str:
-    return text if len(text) <= maximum else text[: maximum - 2].rstrip() + " …"
+    """Leave out the middle: the end of an exception often says what to do."""
+    end = maximum // 3
+    return text if len(text) <= maximum else f"{text[: maximum - end - 3].rstrip()} … {text[-end:].lstrip()}"

@@ -155,6 +155,14 @@ def no_set_epoch() -> None:
     train_set(model, descent(model), DataLoader(data, batch_size=8, sampler=DistributedSampler(data)))
 
 
+@wrong("divided-twice")
+def sliced_before_the_sampler() -> None:
+    model, data = DistributedDataParallel(network()), samples()
+    own = torch.utils.data.Subset(data, range(rank(), 96, world()))
+    sampler = DistributedSampler(own)
+    train_set(model, descent(model), DataLoader(own, 8, sampler=sampler), sampler=sampler)
+
+
 @wrong("no-exchange")
 def loss_alone() -> None:
     model = network()
@@ -608,6 +616,15 @@ def rank_0_steps_for_all() -> None:
             optimizer.step()
         for each in model.parameters():
             dist.broadcast(each.data, 0)
+
+
+@right
+def files_of_each_rank() -> None:
+    """Without a sampler; and a sampler of copies of one set."""
+    model, own = DistributedDataParallel(network()), TensorDataset(torch.randn(48, 16, generator=seeded(rank())))
+    train_set(model, descent(model), DataLoader([(each[0], 0) for each in own], 8))
+    data = torch.utils.data.Subset(samples(), range(48))
+    train_set(model, descent(model), DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False)))
 
 
 @right

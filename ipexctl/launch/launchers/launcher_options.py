@@ -226,8 +226,8 @@ LAUNCHERS: Final = (
         "fabric run",
         _named("fabric run model, fabric run, lightning run model, lightning run, -m lightning.fabric.cli run"),
         _options(
-            "ppn: devices; nodes: num_nodes; fabric: strategy precision; master_addr: main_address; "
-            "master_port: main_port; ignored: accelerator node_rank"
+            "ppn: devices; nodes: num_nodes; fabric: strategy precision accelerator; master_addr: main_address; "
+            "master_port: main_port; ignored: node_rank"
         ),
         has_options_anywhere=True,
         of_fabric=True,

@@ -268,7 +268,7 @@ class _Reader:
         elif target in FLAGS:
             self._set(*FLAGS[target], source)
         elif target == "fabric":
-            self._variable(f"LT_{name.upper()}", value, source)
+            self._variable(f"LT_{name.upper()}", "cpu" if name == "accelerator" else value, source)
         elif target in ("include", "exclude"):
             self._limit(value, at, source, "!" if target == "exclude" else "")
         elif target in NUMBERS and not re.fullmatch(r"[0-9]{1,9}", value):

@@ -10,7 +10,7 @@ import contextlib
 import math
 import shlex
 import time
-from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.json_records import (
@@ -89,7 +89,7 @@ class Proof(NamedTuple):
 
     kind: str
     """`oom-counted`, `oom-elsewhere`, `oom-none`, `oom-unread`, `guard`, `memory-low`, `memory-free`, `disk-full`;
-    `daemon`: a process that the command left behind; else its source:
+    `daemon`: a process that the command left behind; `exception`: printed last by one that succeeded; else its source:
     line, stack, report, signal, exit, plan."""
     text: str
     """What was measured, as a sentence can have it."""
@@ -104,15 +104,15 @@ def describe_mismatches(ranks: Iterable[RankStatus]) -> tuple[str, ...]:
     return (*texts[:3], f"{len(texts) - 3} more differences from the plan") if len(texts) > 4 else tuple(texts)
 
 
-def describe_daemons(ranks: Iterable[RankStatus]) -> str:
-    """The processes that scripts left behind when they ended; empty if there were none."""
-    left = [(row, each.text) for row in ranks for each in row.evidence if each.kind == "daemon"]
-    if not left:
-        return ""
-    row, name = left[0]
-    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    what = f"rank {row.rank} on {row.host} left {name}{more} behind, ended with the run"
-    return f"{what}; start what must go on outside the run"
+def describe_successes(ranks: Iterable[RankStatus]) -> Iterator[str]:
+    """The processes that scripts left behind when they ended, and exceptions that they printed last."""
+    seen = [(row, each) for row in ranks for each in row.evidence]
+    if left := [(row, each.text) for row, each in seen if each.kind == "daemon"]:
+        (row, name), more = left[0], f" and {len(left) - 1} more" if len(left) > 1 else ""
+        what = f"rank {row.rank} on {row.host} left {name}{more} behind, ended with the run"
+        yield f"{what}; start what must go on outside the run"
+    for row, each in [(row, each) for row, each in seen if each.kind == "exception"][:1]:
+        yield f"rank {row.rank} printed {each.text} last, and exited with code 0"
 
 
 class FullDisk(NamedTuple):

@@ -81,6 +81,10 @@ _QUESTIONS: Mapping[str, tuple[str, str]] = {
         "trained parameters outside of DistributedDataParallel, which differ",
         "wrap the model that has these, too, if the ranks should share them",
     ),
+    "divided-twice": (
+        "have datasets that differ, of which a DistributedSampler gives each rank a part",
+        "give the sampler the whole dataset, or a rank its own part without that sampler",
+    ),
     "same-inputs": ("fed their models the same inputs", _DATA),
     "same-losses": ("had losses that are equal to the last digit", f"if this is no global loss, {_DATA}"),
 }
@@ -175,6 +179,8 @@ class RankTraining(NamedTuple):
     """True if two of the inputs differ, or the targets of two losses."""
     is_joint: bool = False
     """True if a loss may depend on other ranks: a collective came before it, or a function that torch does not know."""
+    divided: tuple[int, ...] = ()
+    """Hash and number of the rows that a DistributedSampler divides among so many ranks; 0 if the rows are unknown."""
     is_order_repeated: bool = False
     """True if a DistributedSampler gave two epochs of steps the same order."""
     models: int = 0
@@ -242,6 +248,9 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
         yield seen("same-order", repeated, "two epochs of its DistributedSampler")
     if len(ranks) < 2:
         return
+    rows = {rank.divided[0] for rank in found if rank.divided[2:] == (len(found),)}
+    if 0 not in rows and len(rows) == len(found):
+        yield seen("divided-twice", all_ranks, f"1 of {len(found)} of the {found[0].divided[1]:,} rows of rank 0")
     if all(rank.is_plain and rank.has_always(rank.reduced) for rank in found):
         yield seen("summed-twice", all_ranks, f"in each of {found[0].reduced} steps that were looked at")
     for group in _groups(ranks).values():

@@ -38,10 +38,8 @@ from ipexctl.run.why.rank_reports import (
     find_resumed_alone,
     find_resumed_apart,
     find_unequal_data,
-    find_world_sizes,
 )
 from ipexctl.run.why.read_snapshot import RunSnapshot
-from ipexctl.text import format_count
 
 _MAX_RANKS: Final = 16
 
@@ -114,7 +112,8 @@ def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
 
 
 def _held(snapshot: RunSnapshot) -> Cause | None:
-    """Needs a process that is stopped, or waits for a lock of a file, or a child that waits for a lock in own code."""
+    """Needs a process that is stopped, is in the kernel and gave no stack, or waits for a lock of a file; or a child
+    that waits for a lock in own code."""
     dump = snapshot.current_dump
     for rank in dump.ranks if dump is not None else ():
         for process in rank.processes:
@@ -122,9 +121,10 @@ def _held(snapshot: RunSnapshot) -> Cause | None:
             is_own = inner is not None and not (inner.is_standard or inner.is_library)
             own = next((frame for frame in process.frames if not (frame.is_standard or frame.is_library)), None)
             place = f" at {own.place}:{own.line}" if own is not None else ""
-            words = {"pid": f"{process.pid}", "place": place}
+            words = {"pid": f"{process.pid}", "place": place, "wchan": process.wchan}
             kinds = {
                 "hang.stopped": process.state in ("T", "t"),
+                "hang.in_kernel": process.state == "D" and not process.threads,
                 "hang.file_lock": "locks_lock" in process.wchan,
                 "hang.child_lock": process is not rank.processes[0] and is_own and "futex" in process.wchan,
             }
@@ -358,15 +358,6 @@ def _reported(snapshot: RunSnapshot, id_: str, found: RankReport, **words: str) 
     return _recorded(snapshot, first, id_, seen[:_MOST_SEEN], **words)
 
 
-def _of_world_sizes(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs ranks that printed different world sizes, and no better text of the first failure."""
-    own = _own_text(snapshot, first)
-    if own is not None and own.is_good and own.id not in _OF_WAITING:
-        return None
-    found = find_world_sizes(snapshot.context.outputs)
-    return _reported(snapshot, "run.world_sizes", found, said=found.sentence) if found is not None else None
-
-
 def _of_unequal_data(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs ranks that printed different amounts of data, and a rank that lost a peer or got other data from it."""
     own = _own_text(snapshot, first)
@@ -525,35 +516,6 @@ def _place_of(snapshot: RunSnapshot, rank: int | None) -> str:
     return f" ({place})" if place else ""
 
 
-_OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
-"""Causes whose lines ranks also print if they don't get the CPU in time."""
-_OF_WAITING: Final = ("run.no_way_back", "meet.nobody", "meet.timeout", "meet.too_few", "gloo.no_mesh", "peer.timeout")
-"""Causes whose lines a rank prints after it waited in vain for a connection."""
-
-
-def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs ranks that did not answer in time or waited for a connection, a host with far more ranks than cores, and no
-    other known line."""
-    context = snapshot.context
-    if first is None or _has_killed_wrapper(first):
-        return None
-    if first.kind not in ("lost", "not-begun"):
-        own = _own_text(snapshot, first)
-        if own is None or own.id not in _OF_WAITING:
-            return None
-    of_launcher = cause_of(context.launcher_output, context, known_errors())
-    if of_launcher is not None and of_launcher.is_good and of_launcher.id not in _OF_SLOW_RANKS:
-        return None
-    hosts = (first.host,) if first.kind == "lost" and first.host else context.hosts
-    shares = {host: share for host in hosts if (share := context.ranks_per_core(host)) is not None}
-    if not shares:
-        return None
-    host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
-    words = {"ranks": ranks, "shared": format_count(cores, "core"), "cores": cores}
-    seen = Proof("plan", f"{ranks} ranks on {format_count(cores, 'core')}", host)
-    return _recorded(snapshot, first, "run.too_many_ranks", seen, host=host, **words)
-
-
 def _has_killed_wrapper(first: Failure) -> bool:
     """True if the rank's wrapper was killed. A rank that does not respond has another detail."""
     return first.detail is not None and first.detail.kind == "wrapper-killed"
@@ -656,11 +618,9 @@ CAUSE_FINDERS: Final = (
     CauseFinder("the kernel's report on memory", _of_oom),
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
     CauseFinder("the checkpoints from which the ranks said that they resumed", _of_different_checkpoints),
-    CauseFinder("the world sizes that the ranks printed", _of_world_sizes),
     CauseFinder("the amounts of data that the ranks printed", _of_unequal_data),
     CauseFinder("the checkpoints of the hosts before the start", _of_checkpoints_before_start),
     CauseFinder("a rank that ended before one that needed it", _of_rank_that_left),
-    CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("autocast, and an exception about types", _of_autocast),
     CauseFinder("the text of the rank that failed first", _of_first_rank),
     CauseFinder("mpirun's log", _of_launcher_log),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -25,8 +25,8 @@ from ipexctl.node.common.records import (
     SilentRank,
     State,
     describe_apart,
-    describe_daemons,
     describe_mismatches,
+    describe_successes,
 )
 from ipexctl.node.run.decisions.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
@@ -46,6 +46,7 @@ from ipexctl.run.why.read_snapshot import RunSnapshot
 from ipexctl.text import format_clock, format_count, rough_duration
 
 LINES: Final = 30
+RANKS_PER_CORE: Final = 8
 _OF_STDOUT: Final = 10
 """Of those, the lines kept for stdout if both streams have many."""
 _FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
@@ -250,18 +251,7 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
     headline = f"run {snapshot.id} succeeded{_after(snapshot)}{snapshot.status.but_nan}: {_size(snapshot)}"
     after = filter(None, (Fix(f"`ipexctl logs {snapshot.id}`"), snapshot.status.fetch_line))
-    raised = next(filter(_printed_last, snapshot.context.outputs), None)
-    said = (
-        ()
-        if raised is None
-        else (f"rank {raised.rank} printed {_shown_exception(raised)} last, and exited with code 0",)
-    )
-    return Diagnosis(snapshot.id, "ok", headline, notes=(*said, *_notes(snapshot)), next=tuple(after))
-
-
-def _printed_last(output: RankOutput) -> bool:
-    lines = [bare(line) for line in output.err if line.strip()]
-    return output.exception is not None and bool(lines) and lines[-1].startswith(output.exception[0])
+    return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=tuple(after))
 
 
 def _running(snapshot: RunSnapshot) -> Diagnosis:
@@ -443,8 +433,7 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         notes.append(text)
     notes.extend(status.training_notes)
     notes.extend(lever.sentence for lever in status.levers if lever.asked and status.is_over)
-    if text := describe_daemons(status.ranks):
-        notes.append(text)
+    notes.extend(describe_successes(status.ranks))
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))
@@ -466,12 +455,20 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         how = "took too long and was killed" if notify.exit_code is None else f"ended with exit code {notify.exit_code}"
         line = f": {shorten_text(notify.line, 200)}" if notify.line else ""
         notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
+    notes.extend(_crowded(snapshot) if cause is not None else ())
     for row in snapshot.status.ranks:
         if row.disk is not None and cause is not None and (cause.id, cause.source) in _OF_WRITING:
             notes.append(f"a disk of {row.host} was full when rank {row.rank} failed: {describe_full_disk(row.disk)}")
         if len(notes) > 6:
             break
     return (*notes, *describe_mismatches(snapshot.status.ranks))
+
+
+def _crowded(snapshot: RunSnapshot) -> Iterator[str]:
+    """Hosts whose ranks may be scheduled too late to answer in time."""
+    for host in snapshot.context.plan.hosts:
+        if 0 < host.cores * RANKS_PER_CORE < len(host.ranks):
+            yield f"{host.name} has {len(host.ranks)} ranks on {format_count(host.cores, 'core')}: it may be too slow"
 
 
 def _size(snapshot: RunSnapshot) -> str:

@@ -1,4 +1,4 @@
-"""What ranks print about themselves: where they resumed, their world size, their amount of data. Pure.
+"""What ranks print about themselves: where they resumed, their amount of data. Pure.
 
 Ranks that differ in it have a cause of their own, which a general rule would miss.
 """
@@ -31,7 +31,6 @@ _SAID_RESUMED: Final = re.compile(
 CHECKPOINT_PATH: Final = re.compile(
     r"(?<![\w./~+=@-])(?:[\w.~+=@-]*/)*[\w=+@-][\w.=+@-]*\.(?:pt|pth|ckpt|bin|safetensors)\b"
 )
-_WORLD_SIZE: Final = re.compile(r"(?<!local )\bworld[_ -]?size\b\W{1,4}(?P<number>[0-9]{1,7})(?![\w.])", re.IGNORECASE)
 _DATA: Final = re.compile(
     r"(?<![\w./-])(?P<number>[0-9]{1,12}) (?P<unit>batches|steps per epoch)\b"
     r"|\b(?P<name>batches|steps per epoch|len\(\w*loader\))\s?[:=]\s?(?P<other>[0-9]{1,12})(?![\w.])",
@@ -63,10 +62,6 @@ def find_resumed_apart(outputs: Iterable[RankOutput]) -> RankReport | None:
     if (found := _apart(by_name, "resumed from {}", "from {}")) is not None:
         return found
     return _apart(_said_by_rank(known, _resumed_at), "resumed at {}", "at {}")
-
-
-def find_world_sizes(outputs: Iterable[RankOutput]) -> RankReport | None:
-    return _apart(_said_by_rank(outputs, _world_size), "with a world size of {}", "of {}")
 
 
 def find_unequal_data(outputs: Iterable[RankOutput]) -> RankReport | None:
@@ -133,11 +128,6 @@ def _resumed_at(line: str) -> Said | None:
         return None
     unit = match["unit"].lower()
     return Said(match["number"] if unit == "at" else f"{unit} {match['number']}", line)
-
-
-def _world_size(line: str) -> Said | None:
-    match = _WORLD_SIZE.search(line)
-    return Said(match["number"], line) if match is not None else None
 
 
 def _data(line: str) -> Said | None:

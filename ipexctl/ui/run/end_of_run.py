@@ -18,8 +18,8 @@ from ipexctl.node.common.records import (
     Throughput,
     TrainingProgress,
     describe_apart,
-    describe_daemons,
     describe_mismatches,
+    describe_successes,
 )
 from ipexctl.node.run.meter.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
@@ -45,9 +45,8 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
         levers,
         idle,
         *describe_mismatches(status.ranks),
-        describe_daemons(status.ranks),
     )
-    figures = (*status.training_notes, *speed)
+    figures = (*status.training_notes, *speed, *describe_successes(status.ranks))
     lines[1:1] = ["  " + text for text in figures if text]
     if status.fetch_line:
         lines.append(f"  newest checkpoint on {status.node0 or 'node0'}: {status.fetch_line}")

@@ -41,6 +41,7 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
     [
         ("same-data", {**OF_DDP, **DATA}),
         ("same-order", {**OF_DDP, "is_order_repeated": True}),
+        ("divided-twice", {**OF_DDP, "divided": [(1, 48, 2), (2, 48, 2)]}),
         ("bypassed", {**APART, **ALONE}),
         ("no-sync", {**APART, **ALONE, "is_skipped": True}),
         ("no-gradients", {**OF_DDP, "has_gradients": False}),

@@ -49,8 +49,6 @@ class Text:
     master: str = "10.0.0.1"
     state: str = "failed"
     oom: Any = None
-    share: tuple[int, int] = (1, 8)
-    """The ranks of node2, and its cores."""
     ended: int | None = None
     """A rank that had ended with exit code 0 before."""
     plan: Any = None
@@ -71,7 +69,7 @@ def _read(fields: dict[str, Any]) -> Text:
     """A row: the fields of `Text`, or only `ID: TEXT`."""
     values = fields if "id" in fields else dict(zip(("id", "text"), *fields.items(), strict=True))
     number = {"signal": signal.Signals[values["signal"]].value} if "signal" in values else {}
-    pairs = {name: tuple(values[name]) for name in ("said_by", "share", "others", "evidence") if name in values}
+    pairs = {name: tuple(values[name]) for name in ("said_by", "others", "evidence") if name in values}
     return Text(**{**values, **number, **pairs})
 
 
@@ -110,7 +108,7 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
             "backend": text.backend,
             "python": "/env/bin/python",
             "env": "default",
-            "hosts": [planned("node1", tier="amx"), planned("node2", *text.share, tier="avx2")],
+            "hosts": [planned("node1", tier="amx"), planned("node2", tier="avx2")],
             **(text.plan or {}),
         },
         state=text.state,

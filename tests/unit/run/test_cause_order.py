@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from known_texts import account, planned
+from known_texts import account
 from why_helpers import FAILED, FIRST, STOPPED
 
 from ipexctl.run.why.cause import CAUSE_FINDERS, choose_cause, find_first_failure
@@ -16,7 +16,6 @@ RAISED: Final = "Traceback (most recent call last):\nKeyError: 'x'"
 FULL: Final = "OSError: [Errno 28] No space left on device"
 APART: Final = {"apart": {"what": "train.py names last.pt, which is on node1, and not on node2", "place": "last.pt"}}
 DISK: Final = {"path": "/home/me", "free": 0, "size": 1 << 30, "lacks_files": False}
-OVERLOADED: Final = {"hosts": [planned("node1", 32, 2), planned("node2", 32, 2)]}
 
 
 def first(**more: Any) -> dict[str, Any]:
@@ -49,11 +48,6 @@ ROWS: Final[dict[str, tuple[str, tuple[tuple[dict[str, Any], str], ...], dict[st
         ((STOPPED, "resumed at step 1\n40 batches"), (FAILED, f"resumed at step 2\n30 batches\n{LOST}")),
         {"plan": APART},
     ),
-    "the world sizes that the ranks printed": (
-        "run.world_sizes",
-        ((STOPPED, "world size: 1\n40 batches"), (FAILED, f"world size: 2\n30 batches\n{LOST}")),
-        {"plan": APART},
-    ),
     "the amounts of data that the ranks printed": (
         "run.data_apart",
         ((STOPPED, "40 batches"), (FAILED, f"30 batches\n{LOST}")),
@@ -71,16 +65,10 @@ ROWS: Final[dict[str, tuple[str, tuple[tuple[dict[str, Any], str], ...], dict[st
             (FAILED, "Timed out waiting 9ms for recv operation"),
         ),
         {
-            "plan": OVERLOADED,
             "first": first(
                 kind="left", rank=0, host="node1", exit_code=0, detail={"kind": "left", "fields": {"lost": "1"}}
             ),
         },
-    ),
-    "more ranks than cores": (
-        "run.too_many_ranks",
-        ((STOPPED, ""), (FAILED, "Timed out waiting 1800000ms for recv operation to complete")),
-        {"plan": OVERLOADED},
     ),
     "autocast, and an exception about types": (
         "script.autocast",

@@ -197,7 +197,7 @@ def test_a_stopped_run_has_no_cause_but_who_stopped_it(throughput: dict[str, Any
 
 @pytest.mark.parametrize(
     ("versions", "fix"),
-    [({"torchao": "0.17.0"}, "'torchao<0.17.0'"), ({"torchao": "5.24.0"}, "'torchao<5'"), ({}, "ipexctl envs")],
+    [({"torchao": "0.17.0"}, "--with of ipexctl install"), ({}, "--with of ipexctl install")],
 )
 def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[str, str], fix: str) -> None:
     plan = {"install": "ipexctl install", "packages": ["torchao"], "versions": versions}
@@ -209,21 +209,28 @@ def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("said", "cause_or_fix"),
     [
-        ("AttributeError: module 'numpy' has no attribute 'int'.", "'numpy<1.24'"),
-        ("AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64`.", "'numpy<2'"),
-        ("AttributeError: module 'wandb' has no attribute 'join'", "'wandb<0.29.1'"),
-        ("ImportError: cannot import name 'b' from 'wandb.util' (/e/site-packages/wandb/util.py)", "'wandb<0.29.1'"),
-        ("ModuleNotFoundError: No module named 'pkg_resources'", "'setuptools<81'"),
+        ("AttributeError: module 'numpy' has no attribute 'int'.", "write int instead"),
+        ("AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64`.", "Use `np.float64`"),
+        ("AttributeError: module 'numpy' has no attribute 'trapz'", "trapezoid"),
+        ("AttributeError: module 'wandb' has no attribute 'join'", "wandb 0.29.1 is installed and has no join"),
+        (
+            "ImportError: cannot import name 'b' from 'wandb.util' (/e/site-packages/wandb/util.py)",
+            "has no b in wandb.util",
+        ),
+        ("ModuleNotFoundError: No module named 'pkg_resources'", "ipexctl install --with 'setuptools<81'"),
     ],
 )
-def test_what_an_installed_version_lost_is_answered_with_a_version_that_has_it(said: str, fix: str) -> None:
+def test_a_version_is_advised_only_if_it_is_known_to_have_what_the_installed_one_lost(
+    said: str, cause_or_fix: str
+) -> None:
     versions = {"numpy": "2.5.0", "wandb": "0.29.1", "setuptools": "82.0"}
     plan = {"install": "ipexctl install", "packages": [*versions], "versions": versions}
     plan |= {"install_by_run": "ipexctl run --install t.py", "project_packages": ["numpy", "setuptools"]}
     cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{said}")], plan=plan))
-    assert f"ipexctl run --install --with {fix} t.py" in str(cause.fix)
+    assert cause_or_fix in f"{cause.sentence} | {cause.fix}"
+    assert "<" not in str(cause.fix).replace("setuptools<81", "")
     assert "damaged" not in cause.sentence
 
 
@@ -580,15 +587,6 @@ def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
     assert "ipexctl install --stack torch" in cause.fix
 
 
-@pytest.mark.parametrize(("share", "cause"), [([64, 2], "run.too_many_ranks"), ([4, 2], "meet.timeout")])
-def test_a_rank_that_waits_for_a_connection_on_overloaded_hosts(share: list[int], cause: str) -> None:
-    text = "The client socket has timed out after 300000ms while trying to connect to (10.0.0.1, 29500)."
-    judgement = judged(
-        [(STOPPED, ""), (FAILED, text)], plan={"hosts": [planned("node1", *share), planned("node2", 1, 2)]}
-    )
-    assert cause_in(judgement).id == cause
-
-
 def test_a_lost_host_is_the_cause_and_not_the_end_of_mpirun_that_follows() -> None:
     mpirun = """\
 =   RANK 0 PID 3513 RUNNING AT 10.77.2.11
@@ -601,14 +599,13 @@ def test_a_lost_host_is_the_cause_and_not_the_end_of_mpirun_that_follows() -> No
 @pytest.mark.parametrize(
     ("kind", "reason", "mpirun", "wanted"),
     [
-        ("lost", "node2 stopped responding (rank 1)", "", "run.too_many_ranks"),
+        ("lost", "node2 stopped responding (rank 1)", "", "node.lost"),
         ("lost", "rank 1 on node2 disconnected: its wrapper process was killed", "", "node.wrapper_killed"),
-        ("not-begun", "rank 1 on node2 did not begin within 120 s", "", "run.too_many_ranks"),
         (
             "not-begun",
             "mpirun ended (exit code 111) before ranks 0-2 began",
             "ipexctl: node2: the supervisor at 10.0.0.1:4711 can't be reached from here: it has not answered",
-            "run.too_many_ranks",
+            None,
         ),
         (
             "not-begun",
@@ -618,9 +615,7 @@ def test_a_lost_host_is_the_cause_and_not_the_end_of_mpirun_that_follows() -> No
         ),
     ],
 )
-def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
-    kind: str, reason: str, mpirun: str, wanted: str
-) -> None:
+def test_overloaded_hosts_are_noted_and_not_blamed(kind: str, reason: str, mpirun: str, wanted: str | None) -> None:
     detail: Any = (
         {"kind": "wrapper-killed" if "killed" in reason else "silent", "fields": {}} if kind == "lost" else None
     )
@@ -630,7 +625,9 @@ def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
         "mpirun": [mpirun] if mpirun else [],
         "plan": {"hosts": [planned("node2", 64, 2)]},
     }
-    assert cause_id(judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)) == wanted
+    judgement = judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)
+    assert cause_id(judgement) == wanted
+    assert wanted is None or "node2 has 64 ranks on 2 cores: it may be too slow" in judgement.notes
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from ipexctl.node.run.meter.rank_profile import SUFFIX
 from ipexctl.node.run.rank import process_stacks, rank_env
 from ipexctl.node.run.rank import rank_processes as processes
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank.rank_limits import RankLimits, describe_children, find_pointers
+from ipexctl.node.run.rank.rank_limits import RankLimits, describe_children, find_pointers, last_exception
 from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 
 if TYPE_CHECKING:
@@ -450,16 +450,19 @@ class Rank:
     def explain_exit(self, command: ExplainExit) -> None:
         oom: Json | None = None
         evidence: list[Json] = []
+        self.read_rest()
         if self.watch is not None and command.has_failed:
             oom, evidence = self.watch.find_kill(command.memory, was_killed=command.was_killed)
             own = self.limits.describe(self.seconds) if self.limits is not None else ()
             children = describe_children(self.ended_children)
             evidence += [each._asdict() for each in (*own, *children, *find_pointers(self.plan.cwd))]
         elif self.child is not None and self.state.exit is not None and self.state.exit["code"] == 0:
-            evidence = [{"kind": "daemon", "text": each} for each in processes.daemons(self.child.pid, self.guard.pid)]
+            left = processes.daemons(self.child.pid, self.guard.pid)
+            said = (last_exception(stream.tail) for stream in self.streams if stream.name == "err")
+            evidence = [{"kind": "daemon", "text": each} for each in left]
+            evidence += [{"kind": "exception", "text": each} for each in said if each]
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None
         steps = self.meter.steps()
-        self.read_rest()
         holder = master_port.find_holder(*(stream.tail for stream in self.streams if command.has_failed))
         full = disk._asdict() if disk is not None else None
         self.apply(self.state.on_exit_explained(oom, full, steps, holder, evidence))

@@ -51,6 +51,16 @@ def describe_children(notes: Iterable[str]) -> Iterator[Proof]:
         return
 
 
+def last_exception(output: bytes) -> str:
+    """The exception with which an output ends, below its traceback; or empty."""
+    _, found, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
+    *above, last = rest.splitlines() or [""]
+    return last[:200] if found and re.match(r"[A-Za-z_][\w.]*(?:: |$)", last) and all(map(_IN_STACK, above)) else ""
+
+
+_IN_STACK = re.compile(r"\s|$").match
+
+
 def find_pointers(directory: str) -> Iterator[Proof]:
     """The first file below the directory that is a pointer of Git LFS, which takes the place of a file not pulled."""
     seen = 0
