@@ -129,7 +129,7 @@ class TrainingEvidence:
         with_gradients = [each for each in parameters if each.grad is not None]
         if len(found) >= 4 * TENSORS or not known.isdisjoint(map(id, parameters)):
             return
-        for each in with_gradients[:: 1 + (len(with_gradients) - 1) // TENSORS]:
+        for each in with_gradients[:: 1 + len(with_gradients) // TENSORS]:
             if is_plain(each.grad) and each.grad.stride() == each.stride():
                 places = sample_of(each.grad) != 0
                 if bool(places.any()):
