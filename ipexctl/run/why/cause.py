@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -33,9 +33,7 @@ from ipexctl.node.run.decisions.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.run.why.rank_reports import (
-    CHECKPOINT_PATH,
     RankReport,
-    find_resumed_alone,
     find_resumed_apart,
     find_unequal_data,
 )
@@ -96,8 +94,6 @@ def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
     apart = _resumed_apart(snapshot) or (_unequal_data(snapshot) if is_apart else None)
     if apart is not None:
         return apart
-    if hang is not None and hang.kind == "mismatch" and (resumed := find_resumed_alone(snapshot.context.outputs)):
-        return _resumed_alone(snapshot, hang, resumed)
     if hang is not None and hang.kind != "same":
         return (_apart_at_start(snapshot) if is_apart else None) or _of_hang(snapshot, hang)
     hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
@@ -164,17 +160,6 @@ def choose_raised(snapshot: RunSnapshot) -> Cause | None:
     cause = _cause_of_others(snapshot, None)
     raised = snapshot.output_of(cause.rank).exception if cause is not None else None
     return cause if raised is not None and raised[0] not in OF_STOPPING else None
-
-
-def _resumed_alone(snapshot: RunSnapshot, hang: Hang, resumed: Mapping[int, str]) -> Cause:
-    """Ranks wait in different calls, as the ones that resumed are at another step."""
-    path = next((found for line in resumed.values() for found in CHECKPOINT_PATH.findall(line)), "PATH")
-    rank = min(resumed)
-    sentence = f"{hang.sentence}; only {describe_ranks(resumed)} said that it resumed"
-    first = Failure(rank, snapshot.output_of(rank).host)
-    seen = (_stacks(snapshot), *(_printed(snapshot, each, line) for each, line in resumed.items()))
-    cause = _recorded(snapshot, first, "run.resumed_apart", seen[:_MOST_SEEN], resumed=sentence, place=path)
-    return replace(cause, confidence="possible")
 
 
 def _printed(snapshot: RunSnapshot, rank: int | None, line: str) -> Proof:

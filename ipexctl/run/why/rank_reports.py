@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ipexctl.known_errors.match import RankOutput, bare
-from ipexctl.node.run.run_snapshot import FEW_LINES
 from ipexctl.run.ranks import describe_ranks
 
 _OTHER: Final = re.compile(r"\b(?:best|sav(?:e|es|ed|ing)|delet(?:e|es|ed|ing)|remov(?:e|es|ed|ing))\b", re.IGNORECASE)
@@ -24,12 +23,6 @@ _RESUMED_AT: Final = re.compile(
     r"\b(?:resum(?:e|es|ed|ing)|continu(?:e|es|ed|ing))\b[^\n]{0,60}?"
     r"\b(?:(?:at|from|after|with)\s+)?(?P<unit>step|epoch|iteration|iter|at)\b[\s:=#]{0,3}(?P<number>[0-9]{1,12})(?![\w.:])",
     re.IGNORECASE,
-)
-_SAID_RESUMED: Final = re.compile(
-    r"(?<!no )(?<!not )\bresum(?:ed|ing)\b|\b(?:load|restor)(?:ed|ing)\b.*\bcheckpoint", re.IGNORECASE
-)
-CHECKPOINT_PATH: Final = re.compile(
-    r"(?<![\w./~+=@-])(?:[\w.~+=@-]*/)*[\w=+@-][\w.=+@-]*\.(?:pt|pth|ckpt|bin|safetensors)\b"
 )
 _DATA: Final = re.compile(
     r"(?<![\w./-])(?P<number>[0-9]{1,12}) (?P<unit>batches|steps per epoch)\b"
@@ -69,20 +62,6 @@ def find_unequal_data(outputs: Iterable[RankOutput]) -> RankReport | None:
     said = _said_by_rank(outputs, _data)
     words = {_NUMBER.sub("N", each.line) for each in said.values()}
     return _apart(said, "with {}", "with {}") if len(words) == 1 else None
-
-
-def find_resumed_alone(outputs: Iterable[RankOutput]) -> dict[int, str]:
-    """Ranks that said that they resumed, with that line; empty if all did, or the output of another rank is cut off."""
-    said, others = dict[int, str](), list[RankOutput]()
-    for output in outputs:
-        lines = (line for line in _lines(output) if not _OTHER.search(line))
-        line = next(filter(_SAID_RESUMED.search, lines), None)
-        if line is None:
-            others.append(output)
-        elif output.rank is not None:
-            said[output.rank] = line
-    is_known = all(max(len(output.out), len(output.err)) < FEW_LINES for output in others)
-    return said if others and is_known else {}
 
 
 def resume_points_by_rank(outputs: Iterable[RankOutput]) -> dict[int, Said]:

@@ -123,27 +123,13 @@ def waiting(*texts: str, printed: float = 900.0, state: str = "running", **statu
     return diagnose(read_snapshot(document, chunks, "node1", replace(dump, at=1000.0)))
 
 
-@pytest.mark.parametrize(
-    ("texts", "found"),
-    [
-        (
-            ("resumed from out/last.pt at step 200", "step 1", "step 1"),
-            ("run.resumed_apart", "0 --checkpoint out/last.pt"),
-        ),
-        (("Resuming at step 200", "", ""), ("run.resumed_apart", "only rank 0 barrier all_reduce node2")),
-        (("resumed at 200", "resumed at 200", "resumed at 200"), ("hang.mismatch", "")),
-        (("no resumed state", "step 1", "step 1"), ("hang.mismatch", "barrier all_reduce")),
-        (("resumed at 200", "x\n" * 200, "step 1"), ("hang.mismatch", "")),
-        (("saved checkpoint while resuming", "step 1", "step 1"), ("hang.mismatch", "")),
-    ],
-)
-def test_ranks_in_different_calls_are_named_and_who_alone_said_that_it_resumed(
-    texts: tuple[str, ...], found: tuple[str, str]
-) -> None:
-    cause = waiting(*texts).cause
+@pytest.mark.parametrize("printed", ["Resuming at step 200", "no resumed state"])
+def test_ranks_in_different_calls_are_named_whatever_one_rank_printed(printed: str) -> None:
+    """Many scripts print on rank 0 alone."""
+    cause = waiting(printed, "", "").cause
     assert cause is not None
-    assert cause.id == found[0]
-    assert missing(f"{cause.sentence}\n{cause.fix}", found[1]) == []
+    assert cause.id == "hang.mismatch"
+    assert missing(f"{cause.sentence}\n{cause.fix}", "barrier all_reduce") == []
 
 
 TRAINS: dict[str, Any] = {"throughput": {"steps_per_s": 2.0, "source": "steps"}}
