@@ -386,15 +386,17 @@ def test_an_older_environment_does_not_replace_a_newer_one_without_downgrade(mac
     [("trl", True, "1.16.0"), ("trl", False, "1.13.0"), ("trl<1.14", True, "1.13.0"), ("tqdm", True, "4.67.1")],
 )
 def test_a_bare_name_gets_a_version_that_ipexctl_can_use_if_an_index_has_one(
-    machine: Machine, tmp_path: Path, package: str, has_new: bool, version: str
+    empty: Machine, package: str, has_new: bool, version: str
 ) -> None:
-    """The first index has an older one, which uv would take."""
-    first, second = tmp_path / "first", tmp_path / "second"
+    """An extra index comes first, and has an older one, which uv would take."""
+    first, second = empty.wheels, empty.directory / "second"
+    write_stack(first, "2.13.0+cpu", None, None, PYTHON)
     for directory, trl, tqdm in ((first, "1.13.0", "4.67.1"), (second, "1.16.0", "4.68")):
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         if directory == first or has_new:
             write_wheel(directory, "trl", trl)
             write_wheel(directory, "tqdm", tqdm, files={"tqdm.py": ""})
     with SimpleIndex(first) as old, SimpleIndex(second) as new:
-        report = machine.install("--with", package, "--index-url", old.url, "--extra-index-url", new.url)
+        empty.env = {**empty.env, "PIP_NO_INDEX": "", "PIP_FIND_LINKS": ""}
+        report = empty.install("--with", package, "--index-url", new.url, "--extra-index-url", old.url)
     assert report["hosts"][0]["packages"][package.partition("<")[0]] == version
