@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import open_sessions
 from ipexctl.errors import CallError, UserError
-from ipexctl.homes.local_copy import save_final_status
+from ipexctl.homes.local_copy import read_final_status, save_final_status
 from ipexctl.homes.pending import abandoned_runs
 from ipexctl.homes.prune_runs import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord, explain_foreign_run
 from ipexctl.hosts.host import Host
+from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import PrunedRun
@@ -27,7 +28,7 @@ from ipexctl.remote.connector import ConnectOptions, Connector, OnStep, OpenHost
 from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.run.node0 import options_of
-from ipexctl.run.ps import KnownRun, expired_runs, query_runs, with_copies
+from ipexctl.run.ps import KnownRun, expired_runs, query_runs, query_session, with_copies
 from ipexctl.run.stop import StopResult
 from ipexctl.run.stop import stop as stop_run
 
@@ -80,6 +81,17 @@ def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None
     if record.is_kept and result.status.state in FINAL:
         save_final_status(RunRegistry().directory / record.id, result.status)
     return result
+
+
+def note_end(record: RunRecord, caller: CallWatcher) -> None:
+    """Save the status of an ended run that no call followed, if node0 answers."""
+    directory = RunRegistry().directory / record.id
+    with suppress(CallError):
+        if record.is_kept and read_final_status(directory) is None:
+            with node0_of(record, caller) as pool:
+                status = query_session(pool.session(record.node0), [record], PATIENCE)[record.id].status
+            if status is not None and status.is_over:
+                save_final_status(directory, status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,11 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     record = None
     if call.resume_run is not None:
         record = ctx.obj["resumed"] or _find_resumed(call.resume_run, call)
+        from ipexctl.api.known_runs import note_end  # for --resume alone
+        from ipexctl.commands.run_calls import call_about_runs
+
+        with call_about_runs(call.output) as (caller, _):
+            note_end(record, caller)
     spec = read_launch_call(ctx, call, shown_ranks)
     spec = replace(
         spec,

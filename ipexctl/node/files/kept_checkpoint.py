@@ -20,13 +20,12 @@ from typing import Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
-from ipexctl.node.common.files import explain_full_disk, format_size, free_space, read_json
+from ipexctl.node.common.files import explain_full_disk, format_size, free_space
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, enter_named, write_all
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
 from ipexctl.node.common.plan import PLAN_FILE
-from ipexctl.node.common.records import read_status
 from ipexctl.node.run.record.newest_checkpoint import (
     find_later_writer,
     is_whole,
@@ -49,7 +48,7 @@ class KeepRequest(TypedDict):
     resumed: Sequence[str]
     """The runs that the new one continues, in order."""
     recorded: str
-    """The newest checkpoint by the record of the last of them that has one; absolute; empty if node0 has to know."""
+    """The newest checkpoint by the record of the last of them that has one; absolute; empty if there is none."""
     path: str
     """PATH of --checkpoint, likewise."""
     superseded: Sequence[str]
@@ -81,14 +80,14 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     not fit, or if the other run goes on."""
     home, found = home_of(request, "results"), list[KeptCheckpoint]()
     runs, of_series = os.path.join(home, "runs"), dict[str, list[_Unit]]()
-    recorded = request["recorded"] or _recorded(request["resumed"], runs)
-    for unit in sorted(_units(request, runs, recorded), key=lambda unit: unit.written, reverse=True):
+    for unit in sorted(_units(request, runs), key=lambda unit: unit.written, reverse=True):
         of_series.setdefault(_series(unit.path), []).append(unit)
     for series, units in of_series.items():
         whole = [unit for unit in units if is_whole(unit.copy or unit.path)]
         own = next((unit for unit in whole if unit.run in request["resumed"]), None)
         others = whole[: whole.index(own)] if own is not None else whole
-        is_in_the_way = bool(others) and (own is not None or (request["sets_aside"] and series == _series(recorded)))
+        is_recorded = series == _series(request["recorded"])
+        is_in_the_way = bool(others) and (own is not None or (request["sets_aside"] and is_recorded))
         replaced = f"{others[0].run}:{others[0].path}" if is_in_the_way else ""
         if own is not None and not own.copy:
             _keep(own.path, home, own.run)
@@ -101,7 +100,7 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
             if own.copy:
                 with _opened(own.path) as directory:
                     _copy_unit(own.copy, directory)
-        elif others and series == _series(recorded):
+        elif others and is_recorded:
             found.append(KeptCheckpoint(replaced=replaced) if is_in_the_way else KeptCheckpoint(*others[0][:3]))
     for run in request["superseded"] if found else ():
         drop_kept_copies(os.path.join(runs, run))
@@ -112,10 +111,10 @@ def _series(path: str) -> str:
     return re.sub("[0-9]+", "#", path)
 
 
-def _units(request: KeepRequest, runs: str, recorded: str) -> Iterator[_Unit]:
+def _units(request: KeepRequest, runs: str) -> Iterator[_Unit]:
     """Checkpoints at their paths, then kept ones of the resumed runs."""
     chain = [recorded_run(os.path.join(runs, run)) for run in request["resumed"]]
-    top = request["path"] or os.path.dirname(recorded)
+    top, recorded = request["path"] or os.path.dirname(request["recorded"]), request["recorded"]
 
     def saved(base: str) -> list[str]:
         with contextlib.suppress(OSError):
@@ -152,14 +151,6 @@ def _remove(units: Sequence[_Unit], runs: str) -> None:
         with _opened(unit.path) as directory:
             for name in _names_of(unit.path):
                 directory.remove_tree(os.fsencode(name))
-
-
-def _recorded(resumed: Sequence[str], runs: str) -> str:
-    for rundir in (os.path.join(runs, run) for run in reversed(resumed)):
-        checkpoint = read_status(read_json(os.path.join(rundir, "status.json"))).checkpoint
-        if checkpoint:
-            return os.path.join(str(read_json(os.path.join(rundir, PLAN_FILE)).get("cwd")), checkpoint)
-    return ""
 
 
 def _keep(path: str, home: str, run: str) -> None:
