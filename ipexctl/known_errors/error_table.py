@@ -144,10 +144,10 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     known = next(iter(known_packages().get(module) or known_packages().get(top, ())), "")
     sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
     if file := found.groups.get("file"):
-        hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"
-        return _hidden(found) or (
-            hidden,
-            "if that file is yours, rename it; Python imports from the script's directory first",
+        hidden = f"a file {file}.py hides the package {file}, of which {module} is a part"
+        return (_other_version(found, top, f"module {module}") if file != top else None) or (
+            _hidden(found)
+            or (hidden, "if that file is yours, rename it; Python imports from the script's directory first")
         )
     if found.context.has_package(known or top):
         package, *bound = re.split("[<>=!~]", known)
