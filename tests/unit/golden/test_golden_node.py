@@ -9,7 +9,7 @@ from test_verdict import cluster
 
 from ipexctl.node.common.home import REFUSALS, HomeRefused
 from ipexctl.node.common.records import OutOfMemory
-from ipexctl.node.run.connection.messages import OutsideSignal
+from ipexctl.node.run.connection.messages import Signalled
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, RankSent
 
 
@@ -27,7 +27,7 @@ def test_node() -> None:
         run.silent_since = {rank: 100 - seconds for rank, seconds in silent.items()}
         note(f"silent: {sorted(silent)}", run.at(100, run.tick()))
     note("connection lost", cluster().run_until(5).at(5, closed_by_peer(3)).run_until(9))
-    signalled = cluster().run_until(5).at(5, RankSent(3, OutsideSignal(15)))
+    signalled = cluster().run_until(5).at(5, RankSent(3, Signalled("outside-signal", 15)))
     note("signal from outside the run", signalled.run_until(7))
     for code, ending in ((-9, (137, 9)), (255, (255, None))):
         note(f"without mpirun: {ending}", cluster().run_until(5).at(5, LauncherExited(code)).run_until(8))

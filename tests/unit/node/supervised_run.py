@@ -90,7 +90,7 @@ class Supervised:
                 self._handle(m.WrappersGone(gone))
             elif command is m.SupervisorAct.TAKE_DUMP:
                 self.dumps += self.has_room_for_dumps
-                self._handle(m.DumpAsked(f"d{self.dumps}" if self.has_room_for_dumps else "", is_own=True))
+                self._handle(m.ReportAsked(f"d{self.dumps}" if self.has_room_for_dumps else "", is_own=True))
 
     def run_until(self, clock: float) -> Supervised:
         """Look at everything as often as the supervisor does, until that time."""
@@ -116,7 +116,9 @@ class Supervised:
 
     def connect(self, *ranks: int, pids: bool = True) -> Supervised:
         for rank in ranks or self.state.ranks:
-            self._handle(m.RankSent(rank, messages.Connected("node", f"wrapper of {rank}", 1000 + rank, 7, "scope")))
+            self._handle(
+                m.RankSent(rank, messages.Hello(rank, f"wrapper of {rank}", "node", 1000 + rank, None, 7, "scope"))
+            )
             if pids:
                 self._handle(m.RankSent(rank, messages.Started(2000 + rank)))
         return self
@@ -149,6 +151,12 @@ class Supervised:
 
     def acts(self, act: m.SupervisorAct) -> list[m.SupervisorAct]:
         return [act for command in self.commands if command is act]
+
+    def of_ranks(self, act: m.RankAct) -> list[int]:
+        return [command.rank for command in self.done(m.OnRank) if command.act is act]
+
+    def of_hosts(self, act: m.HostAct) -> list[tuple[str, ...]]:
+        return [command.hosts for command in self.done(m.OnHosts) if command.act is act]
 
     def sent(self, kind: str) -> list[int]:
         return [send.rank for send in self.done(m.Send) if send.kind == kind]

@@ -29,7 +29,8 @@ dismiss         the run is over
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
@@ -71,22 +72,6 @@ class StarterHello(NamedTuple):
     """Orders of the last minute that somebody had changed, so that they were not obeyed."""
 
 
-class Connected(NamedTuple):
-    """Made by the supervisor when a rank connects or reconnects."""
-
-    node: str
-    instance: str
-    wrapper: int | None = None
-    start: int | None = None
-    scope: str = ""
-
-
-class Malformed(NamedTuple):
-    """Made by the supervisor when it drops a rank's connection because of an unreadable message."""
-
-    reason: str
-
-
 class Beat(NamedTuple):
     figures: RankFigures
     ends: Ends
@@ -94,7 +79,10 @@ class Beat(NamedTuple):
     """Of the rank's host."""
 
 
-class CheckpointFailed(NamedTuple):
+class Complaint(NamedTuple):
+    t: str
+    """`checkpoint-failed`, `not-started`; `malformed`: made by the supervisor when it drops a rank's connection because
+    of an unreadable message."""
     reason: str
 
 
@@ -113,19 +101,14 @@ class Started(NamedTuple):
     """Of the command before, if it was started again."""
 
 
-class NotStarted(NamedTuple):
-    reason: str
-
-
 class Mismatch(NamedTuple):
     text: str
 
 
-class Noticed(NamedTuple):
-    signal: Signal
-
-
-class OutsideSignal(NamedTuple):
+class Signalled(NamedTuple):
+    t: str
+    """`noticed`: the command was told that its job ends soon; `outside-signal`: the wrapper got a signal from another
+    process than the supervisor."""
     signal: Signal
 
 
@@ -170,20 +153,17 @@ class Stacks(NamedTuple):
     processes: tuple[Json, ...]
 
 
-class Rewound(NamedTuple):
+class Word(Enum):
+    REWOUND = "rewound"
     """The rank sends refused output again from here on."""
-
-
-class Reconnecting(NamedTuple):
+    RECONNECTING = "reconnecting"
     """The rank is about to close its connection, because the supervisor is silent, and reconnect."""
+    BEAT = "starter-beat"
+    """A sign of life from a host's starter."""
 
 
 class End(NamedTuple):
     ends: Ends
-
-
-class StarterBeat(NamedTuple):
-    """A sign of life from a host's starter."""
 
 
 class WrapperEnded(NamedTuple):
@@ -218,25 +198,21 @@ class GoneWrappers(NamedTuple):
     ranks: tuple[int, ...]
 
 
-StarterMessage = Union[StarterBeat, WrapperEnded, ShellOutput, ShellEnded, GoneWrappers]
+StarterMessage = Union[Word, WrapperEnded, ShellOutput, ShellEnded, GoneWrappers]
 Message = Union[
-    Connected,
-    Malformed,
+    Hello,
     Beat,
-    CheckpointFailed,
+    Complaint,
     ChosenPort,
     Started,
-    NotStarted,
     Mismatch,
-    Noticed,
-    OutsideSignal,
+    Signalled,
     Exit,
     Left,
     Stuck,
     Stacks,
     StepCount,
-    Rewound,
-    Reconnecting,
+    Word,
     End,
     StepWindow,
     HostNotes,
@@ -245,22 +221,22 @@ Message = Union[
 ]
 
 
-MESSAGES: Mapping[str, Callable[..., Message]] = {
+MESSAGES: Mapping[str, Callable[..., Message] | Word] = {
     "beat": Beat,
-    "checkpoint-failed": CheckpointFailed,
+    "checkpoint-failed": Complaint,
     "port": ChosenPort,
     "start": Started,
-    "not-started": NotStarted,
+    "not-started": Complaint,
     "mismatch": Mismatch,
-    "noticed": Noticed,
-    "outside-signal": OutsideSignal,
+    "noticed": Signalled,
+    "outside-signal": Signalled,
     "exit": Exit,
     "left": Left,
     "stuck": Stuck,
     "stacks": Stacks,
     "steps": StepCount,
-    "rewound": Rewound,
-    "reconnecting": Reconnecting,
+    "rewound": Word.REWOUND,
+    "reconnecting": Word.RECONNECTING,
     "end": End,
     "window": StepWindow,
     "host": HostNotes,
@@ -269,8 +245,8 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
 }
 
 
-STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {
-    "beat": StarterBeat,
+STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage] | Word] = {
+    "beat": Word.BEAT,
     "wrapper-ended": WrapperEnded,
     "shell-output": ShellOutput,
     "shell-ended": ShellEnded,
@@ -283,19 +259,21 @@ def read_hello(fields: Json) -> Hello | StarterHello:
 
 
 def read_starter_message(payload: bytes) -> StarterMessage:
-    return _read_kind(STARTER_MESSAGES, payload)
+    message: StarterMessage = _read_kind(STARTER_MESSAGES, payload)
+    return message
 
 
 def read_message(payload: bytes) -> Message:
-    return _read_kind(MESSAGES, payload)
+    message: Message = _read_kind(MESSAGES, payload)
+    return message
 
 
-def _read_kind(kinds: Mapping[str, Callable[..., Value]], payload: bytes) -> Value:
+def _read_kind(kinds: Mapping[str, Callable[..., Any] | Word], payload: bytes) -> Any:
     fields = decode_json(payload)
     kind = kinds.get(str(fields.get("t")))
     if kind is None:
         raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
-    return decode_fields(kind, fields)
+    return kind if isinstance(kind, Word) else decode_fields(kind, fields)
 
 
 def decode_fields(kind: Callable[..., Value], fields: Json) -> Value:

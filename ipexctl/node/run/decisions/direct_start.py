@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from ipexctl.node.run.decisions.supervisor_state import LauncherState, RankState, SupervisorState, Transition
 
 
-def on_starter_connected(turn: Transition, event: m.StarterConnected) -> None:
+def on_starter_changed(turn: Transition, event: m.StarterChanged) -> None:
+    if not event.is_connected:
+        set_starter(turn, event.host, m.StarterState(away_since=turn.now.clock))
+        turn.log("starter-lost", host=event.host)
+        return
     set_starter(turn, event.host, m.StarterState(is_connected=True))
     turn.log("starter", host=event.host)
     next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
@@ -26,7 +30,7 @@ def on_starter_connected(turn: Transition, event: m.StarterConnected) -> None:
         note_changed_orders(turn, event)
 
 
-def note_changed_orders(turn: Transition, event: m.StarterConnected) -> None:
+def note_changed_orders(turn: Transition, event: m.StarterChanged) -> None:
     """Tell the user, and end the attempt if it goes on: the host would get no order for as long as it does."""
     turn.log("order-refused", host=event.host, refused=event.refused)
     turn.do(m.AddNote(turn.ranks[0].rank, "changed-orders", {"host": event.host}))
@@ -34,11 +38,6 @@ def note_changed_orders(turn: Transition, event: m.StarterConnected) -> None:
         there = [peer for peer in turn.ranks if peer.host == event.host]
         reason = f"somebody on the network changes what node0 sends to {event.host}; {event.host} obeys none of it"
         verdict.fail(turn, reason, verdict.failure_of("changed-orders", there))
-
-
-def on_starter_lost(turn: Transition, event: m.StarterLost) -> None:
-    set_starter(turn, event.host, m.StarterState(away_since=turn.now.clock))
-    turn.log("starter-lost", host=event.host)
 
 
 def set_starter(turn: Transition, host: str, starter: m.StarterState) -> None:
@@ -56,8 +55,8 @@ def drop_silent_starters(turn: Transition, received: Mapping[str, float]) -> Non
     for host, starter in turn.state.starters.items():
         last = max(received.get(host, now), turn.state.resumed_at)
         if starter.is_connected and now - last > turn.state.patience(RANK_SILENCE):
-            turn.do(m.DropStarter(host))
-            on_starter_lost(turn, m.StarterLost(host))
+            turn.do(m.OnHosts(m.HostAct.DROP_STARTERS, (host,)))
+            on_starter_changed(turn, m.StarterChanged(host, is_connected=False))
 
 
 def wrappers_exit_code(state: SupervisorState, launcher: LauncherState, now: float) -> int | None:
@@ -105,7 +104,7 @@ def call_starters(turn: Transition) -> None:
     if due:
         for host in due:
             set_starter(turn, host, gone[host]._replace(called_at=now))
-        turn.do(m.CallStarters(due))
+        turn.do(m.OnHosts(m.HostAct.CALL_STARTERS, due))
 
 
 def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 Once all other hosts have answered, a lost host is not waited for. A host whose ranks did not begin, or that refused its
 job, skips the next attempt. If other hosts would not help, the run ends.
 
-it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
+it fails ─► FIND ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def begin_search(turn: Transition) -> None:
         return
     hosts = tuple(host.name for host in turn.state.start.plan.hosts[1:])
     turn.set(search=m.HostSearch(turn.now.clock, frozenset(hosts)))
-    turn.do(m.FindHosts(hosts))
+    turn.do(m.OnHosts(m.HostAct.FIND, hosts))
 
 
 def on_host_answered(turn: Transition, event: m.HostAnswered) -> None:
@@ -90,7 +90,7 @@ def check_missing(turn: Transition) -> None:
     is_answered = asked_at <= launcher.started_at or now - asked_at > ASK_INTERVAL
     if hosts and is_answered and now - launcher.started_at > MISSING_AFTER:
         turn.set(asked_at=turn.now.clock)
-        turn.do(m.FindHosts(hosts))
+        turn.do(m.OnHosts(m.HostAct.FIND, hosts))
 
 
 def lose_missing(turn: Transition, event: m.HostAnswered) -> None:

@@ -14,7 +14,7 @@ from ipexctl.node.run.decisions import supervisor_state as m
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.run.decisions.supervisor_state import PendingProfile, ProfileAsked, RankState, Transition
+    from ipexctl.node.run.decisions.supervisor_state import PendingProfile, RankState, Transition
     from ipexctl.node.run.meter.rank_profile import RankProfile, StepCount
 
 SILENT = f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"
@@ -48,14 +48,14 @@ def ask_ranks(
     return rows, frozenset(waiting)
 
 
-def on_profile_asked(turn: Transition, event: ProfileAsked) -> None:
+def on_profile_asked(turn: Transition, request: str) -> None:
     pending = turn.state.profile
     if pending is not None:
-        turn.set(profile=pending._replace(ids=(*pending.ids, event.id)))
+        turn.set(profile=pending._replace(ids=(*pending.ids, request)))
         return
-    rows, waiting = ask_ranks(turn, "count-steps", event.id)
+    rows, waiting = ask_ranks(turn, "count-steps", request)
     number = turn.state.profiles + 1
-    pending = m.PendingProfile((event.id,), number, rows, waiting, turn.now.clock + DUMP_REPLIES)
+    pending = m.PendingProfile((request,), number, rows, waiting, turn.now.clock + DUMP_REPLIES)
     turn.set(profile=pending, profiles=number)
     check(turn)
 

@@ -139,13 +139,15 @@ def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState]) -> No
 
 
 def on_rank_sent(turn: Transition, event: m.RankSent) -> None:
-    if handle := MESSAGES.get(type(event.message)):
-        handle(turn, turn.state.ranks[event.rank], event.message)
+    message = event.message
+    named = message.t if isinstance(message, (messages.Complaint, messages.Signalled)) else message
+    if handle := MESSAGES.get(named if isinstance(named, (str, messages.Word)) else type(named)):
+        handle(turn, turn.state.ranks[event.rank], message)
 
 
-def on_connected(turn: Transition, peer: RankState, message: messages.Connected) -> None:
+def on_connected(turn: Transition, peer: RankState, message: messages.Hello) -> None:
     is_new = peer.instance != message.instance
-    pid, start, scope = message.wrapper, message.start, message.scope
+    pid, start, scope = message.pid, message.start, message.scope
     peer = turn.set_rank(
         peer.rank,
         instance=message.instance,
@@ -160,7 +162,7 @@ def on_connected(turn: Transition, peer: RankState, message: messages.Connected)
         status=peer.status._replace(wrapper=pid),
     )
     event = "connected" if is_new else "reconnected"
-    turn.log_of(peer, event, node=message.node, wrapper=message.wrapper)
+    turn.log_of(peer, event, node=message.host, wrapper=pid)
     if not turn.state.keeps_jobs and verdict.is_job_file_read(turn.state, peer.host):
         turn.send(peer.rank, "remove-job")
     if turn.state.ending is not None:
@@ -178,11 +180,11 @@ def on_disconnected(turn: Transition, event: m.Disconnected) -> None:
     )
 
 
-def on_reconnecting(turn: Transition, peer: RankState, _: messages.Reconnecting) -> None:
+def on_reconnecting(turn: Transition, peer: RankState, _: messages.Word) -> None:
     turn.set_rank(peer.rank, is_leaving=True)
 
 
-def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
+def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.Complaint) -> None:
     """Fail the run: a host could not take part in the checkpoint exchange, nor report that over the exchange."""
     turn.log_of(peer, "checkpoint-failed", reason=message.reason)
     if turn.state.is_exchanging:
@@ -212,7 +214,7 @@ def on_started(turn: Transition, peer: RankState, message: messages.Started) -> 
         turn.set_status(state="running")
 
 
-def on_not_started(turn: Transition, peer: RankState, message: messages.NotStarted) -> None:
+def on_not_started(turn: Transition, peer: RankState, message: messages.Complaint) -> None:
     if not peer.is_start_failure_noted:  # the message is repeated after a reconnect
         turn.set_rank(peer.rank, is_start_failure_noted=True)
         turn.do(m.AddNote(peer.rank, "not-started", {"host": peer.host, "reason": message.reason}))
@@ -236,7 +238,7 @@ def on_stuck(turn: Transition, peer: RankState, message: messages.Stuck) -> None
     verdict.fail(turn, reason, verdict.failure_of("stuck", [peer])._replace(exit_code=message.code))
 
 
-def on_malformed(turn: Transition, peer: RankState, message: messages.Malformed) -> None:
+def on_malformed(turn: Transition, peer: RankState, message: messages.Complaint) -> None:
     """Count the messages: the rank reconnects, but is lost after several of them."""
     peer = turn.set_rank(peer.rank, malformed=peer.malformed + 1)
     turn.log_of(peer, "malformed", reason=message.reason)
@@ -245,13 +247,13 @@ def on_malformed(turn: Transition, peer: RankState, message: messages.Malformed)
         verdict.fail(turn, reason, verdict.failure_of("lost", [peer], Detail("unreadable")))
 
 
-def on_noticed(turn: Transition, peer: RankState, message: messages.Noticed) -> None:
+def on_noticed(turn: Transition, peer: RankState, message: messages.Signalled) -> None:
     """Note that the script handles the notice: it saves its state, and may then exit with any code, even 0."""
     turn.set(has_noticed=True)
     turn.log_of(peer, "noticed", signal=message.signal)
 
 
-def on_outside_signal(turn: Transition, peer: RankState, message: messages.OutsideSignal) -> None:
+def on_outside_signal(turn: Transition, peer: RankState, message: messages.Signalled) -> None:
     turn.set_rank(peer.rank, outside_signal=message.signal)
     if turn.state.ending is None and turn.state.signalled_at is None:
         turn.set(signalled_at=turn.now.clock)
@@ -404,7 +406,7 @@ def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
         if is_away and not is_dead:
             peer = turn.set_rank(peer.rank, closed_by_peer=False)
         if is_silent:
-            turn.do(m.Drop(peer.rank))
+            turn.do(m.OnRank(m.RankAct.DROP, peer.rank))
             at = now - silence[peer.rank]
             peer = turn.set_rank(
                 peer.rank, is_connected=False, disconnected_at=now, received_at=at, closed_by_peer=False
@@ -472,7 +474,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
     turn.set(disk=disk)
     if disk.is_full and now - disk.since > FULL_DISK_ROOM:
         for peer in left:
-            turn.do(m.EndOutput(peer.rank))
+            turn.do(m.OnRank(m.RankAct.END_OUTPUT, peer.rank))
             turn.log_of(peer, "output-lost")
             verdict.on_output_ended(turn, peer.rank)
 
@@ -480,7 +482,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
 def on_disk_has_room(turn: Transition, _: m.Happened) -> None:
     turn.set(disk=turn.state.disk._replace(is_full=False, room_at=turn.now.clock))
     for peer in turn.ranks:
-        turn.do(m.Rewind(peer.rank))
+        turn.do(m.OnRank(m.RankAct.REWIND, peer.rank))
 
 
 # Silence and stacks
@@ -520,7 +522,10 @@ def on_training_fails(turn: Transition, event: m.TrainingFails) -> None:
     verdict.fail(turn, event.reason, verdict.failure_of(event.kind, [turn.state.ranks[event.rank]], event.detail))
 
 
-def on_dump_asked(turn: Transition, event: m.DumpAsked) -> None:
+def on_report_asked(turn: Transition, event: m.ReportAsked) -> None:
+    if event.kind == "profile":
+        profile_request.on_profile_asked(turn, event.id)
+        return
     if not event.id:
         on_stall_dumped(turn, "")
         return
@@ -728,8 +733,7 @@ EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {
     m.LauncherExited: on_launcher_exited,
     m.WrapperExited: on_wrapper_ended,
     m.WrappersGone: on_wrappers_gone,
-    m.StarterConnected: direct_start.on_starter_connected,
-    m.StarterLost: direct_start.on_starter_lost,
+    m.StarterChanged: direct_start.on_starter_changed,
     m.HostAnswered: next_hosts.on_host_answered,
     m.HostsPrepared: next_hosts.on_hosts_prepared,
     m.StopAsked: on_stop_asked,
@@ -738,20 +742,19 @@ EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {
     m.Happened.DISK_HAS_ROOM: on_disk_has_room,
     m.SilenceSeen: on_silence_seen,
     m.TrainingFails: on_training_fails,
-    m.DumpAsked: on_dump_asked,
-    m.ProfileAsked: profile_request.on_profile_asked,
+    m.ReportAsked: on_report_asked,
     m.TimeLeft: on_time_left,
     m.Closed: on_closed,
 }
-MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
-    messages.Connected: on_connected,
-    messages.Reconnecting: on_reconnecting,
-    messages.CheckpointFailed: on_checkpoint_failed,
+MESSAGES: Mapping[object, Callable[[Transition, RankState, Any], None]] = {
+    messages.Hello: on_connected,
+    messages.Word.RECONNECTING: on_reconnecting,
+    "checkpoint-failed": on_checkpoint_failed,
     messages.ChosenPort: on_chosen_port,
     messages.Started: on_started,
-    messages.NotStarted: on_not_started,
-    messages.Noticed: on_noticed,
-    messages.OutsideSignal: on_outside_signal,
+    "not-started": on_not_started,
+    "noticed": on_noticed,
+    "outside-signal": on_outside_signal,
     messages.Exit: on_exit,
     messages.Left: on_left,
     messages.Stuck: on_stuck,
@@ -759,6 +762,6 @@ MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
     StepCount: profile_request.on_step_count,
     RankProfile: profile_request.on_profile,
     messages.End: on_end,
-    messages.Malformed: on_malformed,
+    "malformed": on_malformed,
 }
 """Messages with a rank's figures are only for the record (`figures.py`)."""

@@ -308,6 +308,7 @@ class AttemptStarted(NamedTuple):
 class StartFailed(NamedTuple):
     reason: str
     detail: Detail | None = None
+    fix: str = ""
 
 
 class LauncherExited(NamedTuple):
@@ -320,14 +321,13 @@ class WrapperExited(NamedTuple):
     attempt: int
 
 
-class StarterConnected(NamedTuple):
+class StarterChanged(NamedTuple):
+    """A host's starter has connected, or was lost."""
+
     host: str
+    is_connected: bool = True
     refused: int = 0
     """As in `messages.StarterHello`."""
-
-
-class StarterLost(NamedTuple):
-    host: str
 
 
 class WrappersGone(NamedTuple):
@@ -371,18 +371,14 @@ class TrainingFails(NamedTuple):
     detail: Detail | None = None
 
 
-class DumpAsked(NamedTuple):
-    """A user asks for the stacks of these ranks (None for all). Also the answer to `TakeDump`."""
+class ReportAsked(NamedTuple):
+    """A user asks for the stacks of these ranks (None for all), or for a profile of all. Also follows TAKE_DUMP."""
 
     id: str
+    kind: str = "dump"
+    """`dump` or `profile`."""
     ranks: tuple[int, ...] | None = None
     is_own: bool = False
-
-
-class ProfileAsked(NamedTuple):
-    """A user asks for a profile of all ranks."""
-
-    id: str
 
 
 class TimeLeft(NamedTuple):
@@ -408,16 +404,14 @@ Event = Union[
     LauncherExited,
     WrapperExited,
     WrappersGone,
-    StarterConnected,
-    StarterLost,
+    StarterChanged,
     HostAnswered,
     HostsPrepared,
     StopAsked,
     ExchangeOver,
     SilenceSeen,
     TrainingFails,
-    DumpAsked,
-    ProfileAsked,
+    ReportAsked,
     TimeLeft,
     Closed,
 ]
@@ -429,7 +423,7 @@ class SupervisorAct(Enum):
     PREPARE_HOSTS = "write the hosts' jobs in the background; HostsPrepared follows"
     END_EXCHANGE = "end the checkpoint exchange, if it is running"
     CHECK_DISK = "check the disk; DISK_HAS_ROOM may follow"
-    TAKE_DUMP = "prepare a dump of all stacks; DumpAsked follows"
+    TAKE_DUMP = "prepare a dump of all stacks; ReportAsked follows"
     ASK_TIME_LEFT = "ask the queue in the background; TimeLeft follows"
     ASK_JOB = "ask the queue while the ranks end, because the queue may be what ends them"
 
@@ -440,9 +434,25 @@ class StartAttempt(NamedTuple):
     after: str = ""
 
 
-class FindHosts(NamedTuple):
-    """Check the hosts in the background; HostAnswered may follow for each."""
+class RankAct(Enum):
+    DROP = "close the rank's connection"
+    REWIND = "ask the rank to send refused output again, if some was refused"
+    END_OUTPUT = "count the rest of the rank's output as lost"
 
+
+class OnRank(NamedTuple):
+    act: RankAct
+    rank: int
+
+
+class HostAct(Enum):
+    FIND = "check the hosts in the background; HostAnswered may follow for each"
+    CALL_STARTERS = "have the hosts' starters begun again"
+    DROP_STARTERS = "close the connections of the hosts' starters"
+
+
+class OnHosts(NamedTuple):
+    act: HostAct
     hosts: tuple[str, ...]
 
 
@@ -459,28 +469,6 @@ class Send(NamedTuple):
     rank: int
     kind: str
     fields: Mapping[str, Any] = {}
-
-
-class Drop(NamedTuple):
-    rank: int
-
-
-class DropStarter(NamedTuple):
-    host: str
-
-
-class CallStarters(NamedTuple):
-    hosts: tuple[str, ...]
-
-
-class Rewind(NamedTuple):
-    """Ask a rank to send refused output again, if some was refused."""
-
-    rank: int
-
-
-class EndOutput(NamedTuple):
-    rank: int
 
 
 class SignalLauncher(NamedTuple):
@@ -530,14 +518,10 @@ class Finish(NamedTuple):
 Action = Union[
     SupervisorAct,
     StartAttempt,
-    FindHosts,
+    OnRank,
+    OnHosts,
     AskWrappers,
     Send,
-    Drop,
-    DropStarter,
-    CallStarters,
-    Rewind,
-    EndOutput,
     SignalLauncher,
     LogEvent,
     AddNote,

@@ -15,7 +15,8 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping, NamedTuple
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping
 
 from ipexctl.node.common import listener
 from ipexctl.node.common.clock import MOST_STARVATION, starvation
@@ -135,15 +136,15 @@ class SupervisorLoop:
         self.events: deque[m.Event] = deque()
         self.actions: Mapping[object, Callable[[Any], None]] = {
             m.StartAttempt: self.start_attempt,
-            m.FindHosts: self.find_hosts,
+            m.HostAct.FIND: self.find_hosts,
             m.SupervisorAct.PREPARE_HOSTS: self.prepare_hosts,
             m.AskWrappers: self.ask_wrappers,
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
-            m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
-            m.DropStarter: lambda drop: self.connections.starters.drop(drop.host),
-            m.CallStarters: self.call_starters,
-            m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
-            m.EndOutput: self.end_output,
+            m.RankAct.DROP: lambda on: self.connections.drop(self.peer(on.rank)),
+            m.RankAct.REWIND: lambda on: self.connections.rewind(self.peer(on.rank)),
+            m.RankAct.END_OUTPUT: self.end_output,
+            m.HostAct.CALL_STARTERS: lambda on: self.call_starters(on.hosts),
+            m.HostAct.DROP_STARTERS: lambda on: self.connections.starters.drop(on.hosts),
             m.SignalLauncher: self.signal_launcher,
             m.SupervisorAct.END_EXCHANGE: self.end_exchange,
             m.LogEvent: lambda event: self.log(event.name, event.fields),
@@ -241,7 +242,8 @@ class SupervisorLoop:
             self.record.is_unsaved = True
         self.state, self.record.status = state, state.status
         for command in commands:
-            self.actions[command if isinstance(command, m.SupervisorAct) else type(command)](command)
+            named = command.act if isinstance(command, (m.OnRank, m.OnHosts)) else command
+            self.actions[named if isinstance(named, Enum) else type(named)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
         if isinstance(message, (messages.Beat, messages.Exit)):
@@ -296,7 +298,7 @@ class SupervisorLoop:
             number = self.signals.pop(0)
             if number == signal.SIGUSR1:
                 for asked, kind, ranks in stack_dumps.take_requests(self.dumps):
-                    self.on_event(m.ProfileAsked(asked) if kind == "profile" else m.DumpAsked(asked, ranks))
+                    self.on_event(m.ReportAsked(asked, kind, ranks))
             elif number != signal.SIGCHLD:
                 self.on_event(m.StopAsked(number, stop_file.read_sender(self.rundir, now().epoch)))
             elif self.process is not None and self.state.launcher is not None and self.state.launcher.ended_at is None:
@@ -423,7 +425,7 @@ class SupervisorLoop:
                 drop_kept_copies(rundir)
         return complete
 
-    def end_output(self, command: m.EndOutput) -> None:
+    def end_output(self, command: m.OnRank) -> None:
         peer = self.peer(command.rank)
         peer.accept_output()
         peer.end_output(peer.ends)
@@ -450,7 +452,7 @@ class SupervisorLoop:
             make_private_directory(self.dumps)
         except OSError:  # the disk is full
             dump_id = ""
-        self.on_event(m.DumpAsked(dump_id, is_own=True))
+        self.on_event(m.ReportAsked(dump_id, is_own=True))
 
     def write_dump(self, command: m.WriteDump) -> None:
         """Write a dump. Ranks that did not answer get a row from their last beat."""
@@ -481,9 +483,9 @@ class SupervisorLoop:
             self.on_event(self.start_launcher())
         except OSError as error:
             is_first = self.process is None
-            failure = describe_start_failure(error, self.state, is_first=is_first)
-            self.fix = failure.fix
-            self.on_event(m.StartFailed(failure.reason, failure.detail))
+            failed = describe_start_failure(error, self.state, is_first=is_first)
+            self.fix = failed.fix
+            self.on_event(failed)
 
     def start_launcher(self) -> m.AttemptStarted:
         plan, attempt = self.state.plan, self.state.status.attempt
@@ -579,17 +581,17 @@ class SupervisorLoop:
                 orders[host]["job"] = self.jobs[plan.stores[host]]
         return orders
 
-    def call_starters(self, command: m.CallStarters) -> None:
+    def call_starters(self, names: tuple[str, ...]) -> None:
         """Have host starters begun again, which then connect to this supervisor: by calls that follow the run, and by
         ssh from here, which works where the account's own keys do."""
         plan = self.state.plan
         local, _, port = self.addresses
-        contact = StarterContact(self.request.token, local, int(port), command.hosts)
+        contact = StarterContact(self.request.token, local, int(port), names)
         with contextlib.suppress(OSError):
             write_json_atomically(self.record.path(STARTERS_FILE), contact._asdict(), durable=False)
         if self.starter_calls is None:
             self.starter_calls = HostCalls(BY_OWN_KEYS, shell_environment(plan), self.state.starvation)
-        for host in self.hosts_named(command.hosts):
+        for host in self.hosts_named(names):
             stdin = json.dumps(starter_request(plan, host.name, contact)).encode() + b"\n"
             line = program_line(plan, "run.host_starter", host.name)
             self.starter_calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
@@ -597,14 +599,14 @@ class SupervisorLoop:
     def hosts_named(self, names: Collection[str]) -> list[HostPlan]:
         return [host for host in self.state.plan.all_hosts if host.name in names]
 
-    def find_hosts(self, command: m.FindHosts) -> None:
+    def find_hosts(self, command: m.OnHosts) -> None:
         if not self.state.shell:
             last = self.connections.starters.received()
             for host in command.hosts:
                 if time.monotonic() - last.get(host, float("-inf")) < STARTER_HEARD:
                     self.on_event(m.HostAnswered(host))
             away = tuple(host for host, starter in self.state.starters.items() if not starter.is_connected)
-            self.call_starters(m.CallStarters(tuple(set(command.hosts) & set(away))))
+            self.call_starters(tuple(set(command.hosts) & set(away)))
             return
         self.calls = HostCalls(self.state.shell, shell_environment(self.state.plan), self.state.starvation)
         for each in self.hosts_named(command.hosts):
@@ -775,25 +777,19 @@ def find_gpu_line(record: recorder.Recorder, ranks: Iterable[int]) -> Untrained:
     return Untrained()
 
 
-class LauncherFailure(NamedTuple):
-    reason: str
-    fix: str
-    detail: Detail | None = None
-
-
-def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> LauncherFailure:
+def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> m.StartFailed:
     plan, kind = state.plan, state.launcher_kind
     if not is_first:
         problem = str(error.strerror or error)
         reason = f"{kind.program} can't be started again: {problem}"
-        return LauncherFailure(reason, "", Detail(kind.failure, {"why": problem}))
+        return m.StartFailed(reason, Detail(kind.failure, {"why": problem}))
     if isinstance(error, SetupError):
         fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
         command = ("bash", "-c", f". {shlex.quote(plan.setup or '')}")
         fix = Fix("correct that file; to see its errors on every host: `ipexctl exec -- {*argv}`", argv=command)
-        return LauncherFailure(fields["what"], fix, Detail("setup-failed", fields))
+        return m.StartFailed(fields["what"], Detail("setup-failed", fields), fix)
     if isinstance(error, PortError):
-        return LauncherFailure(str(error.strerror), error.fix)
+        return m.StartFailed(str(error.strerror), fix=error.fix)
     problem = f"{error.filename or plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
     reason = f"{kind.program} can't be started: {problem}"
-    return LauncherFailure(reason, kind.fix, Detail(kind.failure, {"why": problem}))
+    return m.StartFailed(reason, Detail(kind.failure, {"why": problem}), kind.fix)

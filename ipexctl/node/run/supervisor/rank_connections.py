@@ -184,7 +184,7 @@ class RankConnections:
             peer = self._peers.get(link)
             self._drop(link)
             if peer is not None:
-                self._owner.on_message(peer, messages.Malformed(str(error)))
+                self._owner.on_message(peer, messages.Complaint("malformed", str(error)))
 
     def _flush(self, link: Link) -> None:
         try:
@@ -198,7 +198,7 @@ class RankConnections:
             peer = self._peers[link]
             if kind == b"J":
                 received = messages.read_message(payload)
-                if isinstance(received, messages.Rewound):
+                if received is messages.Word.REWOUND:
                     peer.accept_output()
                 self._owner.on_message(peer, received)
             else:
@@ -236,8 +236,7 @@ class RankConnections:
         for sink in peer.sinks.values():
             sink.full = sink.full and self._owner.is_disk_full
         self._send_welcome(link, peer, handshake)
-        connected = messages.Connected(hello.host, hello.instance, hello.pid, hello.start, hello.scope)
-        self._owner.on_message(peer, connected)
+        self._owner.on_message(peer, hello)
 
     def _send_welcome(self, link: Link, peer: RankConnection, handshake: ServerHandshake, **more: object) -> None:
         fields = {**peer.offsets(), **self._owner.welcome(), **more}

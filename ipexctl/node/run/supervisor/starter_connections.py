@@ -81,7 +81,7 @@ class StarterConnections:
         link.send(encode_json(handshake.welcome()))
         for order in self._owner.orders_of_starter(host):
             self._send(link, order)
-        self._owner.on_event(m.StarterConnected(host, hello.refused))
+        self._owner.on_event(m.StarterChanged(host, refused=hello.refused))
 
     def handle_ready(self, readable: list[Link]) -> None:
         for link in readable:
@@ -107,8 +107,8 @@ class StarterConnections:
     def _send(self, link: Link, order: Json) -> None:
         link.send(encode_json(self._proofs[link].sign(order)))
 
-    def drop(self, host: str) -> None:
-        if (link := self._links.get(host)) is not None:
+    def drop(self, hosts: Iterable[str]) -> None:
+        for link in [self._links[host] for host in hosts if host in self._links]:
             self._close(link)
 
     def dismiss(self) -> None:
@@ -141,7 +141,7 @@ class StarterConnections:
     def _lose(self, link: Link) -> None:
         host = self._close(link)
         if host is not None:
-            self._owner.on_event(m.StarterLost(host))
+            self._owner.on_event(m.StarterChanged(host, is_connected=False))
 
     def _close(self, link: Link) -> str | None:
         link.close()

@@ -19,7 +19,7 @@ def direct(ranks: int = 4, *, connected: bool = True, **plan: Any) -> Supervised
     """Two ranks on node1 beside the supervisor, and two on node2 with a starter."""
     run = Supervised(ranks, **{"flavor": "none", "has_starters": True, **plan})
     if connected:
-        run.at(0, *(m.StarterConnected(host) for host in run.state.starters))
+        run.at(0, *(m.StarterChanged(host) for host in run.state.starters))
     return run
 
 
@@ -67,7 +67,7 @@ def test_starter_learns_at_its_connection_which_attempt_to_start() -> None:
 
 
 def test_lost_starter_costs_no_rank_and_the_run_ends_well_without_it() -> None:
-    run = direct().begin().at(3, m.StarterLost("node2")).run_until(3 + 3 * RANK_SILENCE)
+    run = direct().begin().at(3, m.StarterChanged("node2", is_connected=False)).run_until(3 + 3 * RANK_SILENCE)
     assert run.ending is None
     at = run.clock
     run.end(at).at(at, *wrappers(0, 0)).run_until(at + STARTER_RECONNECT + 1)
@@ -78,7 +78,7 @@ def test_lost_starter_costs_no_rank_and_the_run_ends_well_without_it() -> None:
 def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float | None, *, is_failed: bool) -> None:
     run = direct(connected=False).begin(0, 1)
     if back_at is not None:
-        run.run_until(back_at).at(back_at, m.StarterConnected("node2")).connect(2, 3)
+        run.run_until(back_at).at(back_at, m.StarterChanged("node2")).connect(2, 3)
     run.run_until(RANK_SILENCE + 2)
     assert (run.ending is not None) == is_failed
     if is_failed:
@@ -92,16 +92,16 @@ def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float 
 
 @pytest.mark.parametrize("plan", [{}, {"flavor": "mpich", "argv": ("/opt/mpirun",)}])
 def test_restart_calls_a_starter_that_is_gone(plan: dict[str, Any]) -> None:
-    run = direct(max_restarts=1, **plan).begin().at(5, m.StarterLost("node2"), exit_of(2, 3))
+    run = direct(max_restarts=1, **plan).begin().at(5, m.StarterChanged("node2", is_connected=False), exit_of(2, 3))
     run.run_until(5 + 2 * STARTER_CALL)
-    assert run.done(m.CallStarters) == []  # while the attempt ends, its ranks need none
+    assert run.of_hosts(m.HostAct.CALL_STARTERS) == []  # while the attempt ends, its ranks need none
     run.stopped_ranks_end(run.clock).at(run.clock, *(wrappers(0, 0, 3, 0) if not plan else [m.LauncherExited(3)]))
     while run.state.status.attempt == 0 or run.state.launcher is None:
         run.run_until(run.clock + 0.25)
     run.run_until(run.clock + 1.5 * STARTER_CALL)
-    assert run.done(m.CallStarters) == [m.CallStarters(("node2",))] * 2
-    run.at(run.clock, m.StarterConnected("node2")).run_until(run.clock + 2 * STARTER_CALL)
-    assert run.done(m.CallStarters) == []
+    assert run.of_hosts(m.HostAct.CALL_STARTERS) == [("node2",)] * 2
+    run.at(run.clock, m.StarterChanged("node2")).run_until(run.clock + 2 * STARTER_CALL)
+    assert run.of_hosts(m.HostAct.CALL_STARTERS) == []
 
 
 def test_silent_starter_is_dropped_as_a_silent_rank_is() -> None:
@@ -110,7 +110,7 @@ def test_silent_starter_is_dropped_as_a_silent_rank_is() -> None:
     run.run_until(RANK_SILENCE)
     assert run.state.starters["node2"].is_connected
     run.run_until(RANK_SILENCE + 2)
-    assert run.done(m.DropStarter) == [m.DropStarter("node2")]
+    assert run.of_hosts(m.HostAct.DROP_STARTERS) == [("node2",)]
     assert (run.state.starters["node2"].is_connected, run.ending) == (False, None)
 
 
@@ -138,9 +138,11 @@ def test_killed_wrapper_is_the_loss_of_its_rank() -> None:
 @pytest.mark.parametrize(("apart", "is_lost"), [(0.5, True), (2.0, False)])
 def test_host_that_closes_all_connections_at_once_has_ended(apart: float, is_lost: bool) -> None:
     run = direct().begin()
-    run.at(1, *(m.StarterConnected(host) for host in run.state.starters)).run_until(4)
+    run.at(1, *(m.StarterChanged(host) for host in run.state.starters)).run_until(4)
     run.alive = set(run.state.ranks)
-    run.at(4, m.Disconnected(3, 4.0, closed_by_peer=True)).run_until(4 + apart).at(4 + apart, m.StarterLost("node2"))
+    run.at(4, m.Disconnected(3, 4.0, closed_by_peer=True)).run_until(4 + apart).at(
+        4 + apart, m.StarterChanged("node2", is_connected=False)
+    )
     assert run.run_until(4 + apart + STARTER_RECONNECT).ending is None
     run.run_until(4 + apart + STARTER_RECONNECT + 1)
     assert (run.ending is not None) == is_lost

@@ -94,11 +94,11 @@ def test_a_host_that_was_lost_is_waited_for_shortly(answered: tuple[int, ...], s
 def test_hosts_are_asked_as_soon_as_the_attempt_fails() -> None:
     run = pooled().begin().run_until(5)
     silent(4, 5)(run)
-    asked: list[m.FindHosts] = []
+    asked: list[tuple[str, ...]] = []
     while run.clock < 5 + RANK_SILENCE + 1 and not asked:
         run.run_until(run.clock + 0.25)
-        asked = run.done(m.FindHosts)
-    assert asked == [m.FindHosts(("node2", "node3", "node4"))]
+        asked = run.of_hosts(m.HostAct.FIND)
+    assert asked == [("node2", "node3", "node4")]
 
 
 def test_a_run_ends_if_too_few_hosts_answer() -> None:
@@ -229,11 +229,11 @@ def test_host_that_is_lost_before_its_ranks_begin_is_asked_soon(
 ) -> None:
     run = pooled(files=SSH).begin(0, 1, 2, 3, 4, 5)
     run.run_until(MISSING_AFTER - 1)
-    assert run.done(m.FindHosts) == []
+    assert run.of_hosts(m.HostAct.FIND) == []
     run.run_until(MISSING_AFTER + 1)
-    assert run.done(m.FindHosts) == [m.FindHosts(("node4",))]
+    assert run.of_hosts(m.HostAct.FIND) == [("node4",)]
     run.run_until(MISSING_AFTER + ASK_INTERVAL - 1)
-    assert run.done(m.FindHosts) == [], "its answer may take 10 s"
+    assert run.of_hosts(m.HostAct.FIND) == [], "its answer may take 10 s"
     if is_late:  # it begins before the answer
         run.connect(6, 7)
     answer(run, 4, problem=problem)
@@ -250,16 +250,16 @@ def test_host_that_is_lost_before_its_ranks_begin_is_asked_soon(
 def test_jobs_of_an_attempt_are_removed_once_they_are_read() -> None:
     run = pooled().begin()
     assert not run.state.keeps_jobs
-    run.at(5, m.Disconnected(3, 5.0), m.RankSent(3, messages.Connected("node2", "wrapper of 3", 1003)))
+    run.at(5, m.Disconnected(3, 5.0), m.RankSent(3, messages.Hello(3, "wrapper of 3", "node2", 1003)))
     assert run.sent("remove-job") == [3]
 
 
 def test_a_starter_that_connects_again_is_an_answer() -> None:
     run = pooled(flavor="none", has_starters=True)
-    run.at(0, *(m.StarterConnected(f"node{number}") for number in (2, 3, 4))).begin().run_until(5)
+    run.at(0, *(m.StarterChanged(f"node{number}") for number in (2, 3, 4))).begin().run_until(5)
     run.at(6, closed_by_peer(5, 6.0)).run_until(10)
     assert run.ending is not None
-    run.at(run.clock, m.StarterConnected("node2"))
+    run.at(run.clock, m.StarterChanged("node2"))
     assert run.state.search is not None
     assert run.state.search.present == {"node2"}
 

@@ -21,7 +21,7 @@ def counted(rank: int, steps: int, usual: float = 0.5, since: float = 0.1, reque
 
 
 def asked(ranks: int = 2) -> Supervised:
-    run = Supervised(ranks).begin().at(5, m.ProfileAsked("a"))
+    run = Supervised(ranks).begin().at(5, m.ReportAsked("a", "profile"))
     assert run.sent("count-steps") == list(range(ranks))
     return run
 
@@ -65,7 +65,7 @@ def test_a_request_is_answered_once_all_ranks_have_sent_their_profile() -> None:
 
 
 def test_requests_at_once_get_the_same_answer() -> None:
-    run = begun().at(7, m.ProfileAsked("b"))
+    run = begun().at(7, m.ReportAsked("b", "profile"))
     assert not run.done(m.Send)
     run.at(9, *(SENT(rank, RankProfile(seconds=1.0, request=1)) for rank in (0, 1)))
     assert answers(run) == [("a", ["", ""]), ("b", ["", ""])]

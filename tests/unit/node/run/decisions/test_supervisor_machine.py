@@ -88,7 +88,7 @@ CHECK = supervisor_machine.RUNNING_INTERVAL
         ({}, [(5, silent(2, 3))], ("failed", 1), ("lost", 2), 5 + RANK_SILENCE, "node2 stopped responding"),
         (
             {},
-            [(5, SENT(3, messages.OutsideSignal(15)))],
+            [(5, SENT(3, messages.Signalled("outside-signal", 15)))],
             ("failed", 143),
             ("signal", 3),
             5 + SIGNAL_TIME,
@@ -104,7 +104,7 @@ CHECK = supervisor_machine.RUNNING_INTERVAL
         ),
         (
             {},
-            [(at, SENT(1, messages.Malformed("no JSON"))) for at in (5, 6, 7)],
+            [(at, SENT(1, messages.Complaint("malformed", "no JSON"))) for at in (5, 6, 7)],
             ("failed", 1),
             ("lost", 1),
             7,
@@ -147,13 +147,13 @@ def test_a_run_ends(
         (  # it is slow, and has said so
             {},
             [
-                (5, SENT(1, messages.Reconnecting())),
+                (5, SENT(1, messages.Word.RECONNECTING)),
                 (5, closed_by_peer(1)),
                 (5 + RANK_SILENCE - 1, lambda run: run.connect(1)),
             ],
         ),
         ({}, [(5, silent(2, 3)), (5 + RANK_SILENCE - 1, lambda run: run.silent_since.clear())]),
-        ({}, [(at, SENT(1, messages.Malformed("no JSON"))) for at in (5, 6)]),
+        ({}, [(at, SENT(1, messages.Complaint("malformed", "no JSON"))) for at in (5, 6)]),
         ({}, [(5, exit_of(1, 0))]),
     ],
     ids=["nothing", "quiet", "reconnects", "leaves", "silent for a while", "malformed twice", "one is done"],
@@ -282,7 +282,7 @@ def test_commands_begin_when_all_hosts_have_the_checkpoint() -> None:
     ("event", "words"),
     [
         (m.ExchangeOver("node2: no room", "node2"), "node2: no room"),
-        (SENT(2, messages.CheckpointFailed("no way there")), "node2: no way there"),
+        (SENT(2, messages.Complaint("checkpoint-failed", "no way there")), "node2: no way there"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_brought_to_a_host_ends_the_run(event: m.Event, words: str) -> None:
@@ -290,7 +290,9 @@ def test_a_checkpoint_that_cannot_be_brought_to_a_host_ends_the_run(event: m.Eve
     assert run.blamed[:3] == ("checkpoint", 2, "node2")
     assert missing(run.reason, words) == []
     assert run.acts(m.SupervisorAct.END_EXCHANGE)
-    assert SENT(2, messages.CheckpointFailed("later")) and not run.at(6, event).acts(m.SupervisorAct.END_EXCHANGE)
+    assert SENT(2, messages.Complaint("checkpoint-failed", "later")) and not run.at(6, event).acts(
+        m.SupervisorAct.END_EXCHANGE
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,7 +348,7 @@ def test_a_run_is_ok_when_all_ranks_and_mpirun_have_ended() -> None:
     [
         (0, [], [1]),  # the others go on
         (1, [], []),  # only the end of all decides whether the job file is kept
-        (0, [SENT(0, messages.OutsideSignal(15))], []),  # mpirun may kill the others as soon as it exits
+        (0, [SENT(0, messages.Signalled("outside-signal", 15))], []),  # mpirun may kill the others as soon as it exits
         (0, [exit_of(0, 1)], []),
     ],
 )
@@ -488,20 +490,20 @@ def test_output_that_a_full_disk_refused_is_asked_for_again() -> None:
     assert 27 <= len(looks) <= 56
     assert run.ending is None, "training goes on"
     run.at(60, m.Happened.DISK_HAS_ROOM)
-    assert [rewind.rank for rewind in run.done(m.Rewind)] == [0, 1]
+    assert run.of_ranks(m.RankAct.REWIND) == [0, 1]
     assert not run.run_until(70).acts(m.SupervisorAct.CHECK_DISK)
 
 
 def test_ranks_that_have_ended_wait_for_a_full_disk_for_a_while() -> None:
     run = Supervised(2).begin().at(5, m.Happened.OUTPUT_REFUSED, exit_of(0, 0)).run_until(30)
-    assert not run.done(m.EndOutput), "one still runs"
+    assert not run.of_ranks(m.RankAct.END_OUTPUT), "one still runs"
     run.at(30, exit_of(1, 0)).run_until(30 + FULL_DISK_ROOM)
-    assert not run.done(m.EndOutput)
+    assert not run.of_ranks(m.RankAct.END_OUTPUT)
     run.looks = {"written_at": run.clock}
     run.run_until(run.clock + FULL_DISK_ROOM - 1)
-    assert not run.done(m.EndOutput), "some output has found room"
+    assert not run.of_ranks(m.RankAct.END_OUTPUT), "some output has found room"
     run.run_until(run.clock + 3)
-    assert [lost.rank for lost in run.done(m.EndOutput)] == [0, 1]
+    assert run.of_ranks(m.RankAct.END_OUTPUT) == [0, 1]
     assert [event["rank"] for event in run.logged("output-lost")] == [0, 1]
     assert run.sent("release") == [0, 1]
 
@@ -588,7 +590,7 @@ def test_ranks_that_have_ended_are_not_silent() -> None:
 def test_a_dump_has_a_row_for_each_rank_with_the_reason_why_it_has_no_stacks() -> None:
     run = Supervised(5).begin(0, 1, 2).at(1, SENT(0, messages.Started(1)))
     run.connect(3)
-    run.at(5, exit_of(1, 0), m.Disconnected(2, 5.0), m.DumpAsked("d"))
+    run.at(5, exit_of(1, 0), m.Disconnected(2, 5.0), m.ReportAsked("d"))
     assert run.sent("dump") == [0, 3]
     assert not run.done(m.WriteDump)
     run.at(6, SENT(0, messages.Stacks("d", ({"pid": 7},))), SENT(0, messages.Stacks("of another", ())))
@@ -608,7 +610,7 @@ def test_a_dump_has_a_row_for_each_rank_with_the_reason_why_it_has_no_stacks() -
 
 
 def test_several_requests_for_stacks_are_open_at_once() -> None:
-    run = Supervised(2).begin().at(5, m.DumpAsked("a", (0,)), m.DumpAsked("b", (0, 1)))
+    run = Supervised(2).begin().at(5, m.ReportAsked("a", ranks=(0,)), m.ReportAsked("b", ranks=(0, 1)))
     assert (run.sent("dump"), supervisor_machine.check_interval(run.state)) == (
         [0, 0, 1],
         supervisor_machine.CHECK_INTERVAL,
@@ -647,7 +649,7 @@ def test_ranks_hear_of_the_limit_before_the_run_is_stopped() -> None:
 
 def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None:
     run = near_the_limit(Supervised(2, hang_after=0.0, job=JOB).begin())
-    run.at(3542, SENT(1, messages.Noticed(10)), exit_of(1, 138), SENT(1, messages.End({})))
+    run.at(3542, SENT(1, messages.Signalled("noticed", 10)), exit_of(1, 138), SENT(1, messages.End({})))
     assert (run.ending, run.sent("release"), run.states([1])) == (None, [], ["stopped"])
     run.run_until(3550)
     run.at(3550, exit_of(0, 1))  # it misses the other one
@@ -746,7 +748,7 @@ def test_a_copy_that_was_started_again_and_succeeds_is_no_failure() -> None:
 
 def test_a_lost_host_does_not_end_the_copies_of_others() -> None:
     run = Supervised(4, **COPIES).begin()
-    run.at(3.0, m.StarterLost("node2"), m.Disconnected(2, 3.0), m.Disconnected(3, 3.0))
+    run.at(3.0, m.StarterChanged("node2", is_connected=False), m.Disconnected(2, 3.0), m.Disconnected(3, 3.0))
     run.run_until(3.0 + RANK_SILENCE + 1)
     assert (run.ending, run.states()) == (None, ["running", "running", "lost", "lost"])
     run.end(40.0, 0, 1)

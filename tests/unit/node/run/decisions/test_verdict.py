@@ -12,7 +12,7 @@ from ipexctl.node.common.node_limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import Detail, OutOfMemory
 from ipexctl.node.common.training import RankProgress
-from ipexctl.node.run.connection.messages import Left, OutsideSignal, Raised
+from ipexctl.node.run.connection.messages import Left, Raised, Signalled
 from ipexctl.node.run.decisions import supervisor_state as m
 from ipexctl.node.run.decisions import verdict
 from message_data import missing
@@ -260,15 +260,15 @@ def test_host_that_mpirun_loses_is_the_cause_if_mpirun_dies_of_it(
 def test_sigterm_to_all_ranks_is_an_mpirun_failure() -> None:
     run = cluster()
     for rank in run.state.ranks:
-        run.at(5, m.RankSent(rank, OutsideSignal(15)), exit_of(rank, 143, is_own=False, signal=15))
+        run.at(5, m.RankSent(rank, Signalled("outside-signal", 15)), exit_of(rank, 143, is_own=False, signal=15))
     assert (run.state.is_signal_open, run.ending) == (True, None)
     run.at(5, m.LauncherExited(143), run.tick())
     assert run.blamed[:2] == ("mpirun", None)
 
 
 def test_sigterm_to_one_rank_is_its_failure_when_no_other_got_one_within_a_second() -> None:
-    run = cluster().run_until(5).at(5, m.RankSent(3, OutsideSignal(15)))
-    run.at(6.0, m.RankSent(2, OutsideSignal(15)), run.tick())  # a later one does not begin the wait again
+    run = cluster().run_until(5).at(5, m.RankSent(3, Signalled("outside-signal", 15)))
+    run.at(6.0, m.RankSent(2, Signalled("outside-signal", 15)), run.tick())  # a later one does not begin the wait again
     assert run.ending is None
     run.at(6.1, run.tick())
     assert run.blamed == ("signal", 2, "node2", [2, 3])
@@ -277,7 +277,7 @@ def test_sigterm_to_one_rank_is_its_failure_when_no_other_got_one_within_a_secon
 
 
 def test_signal_after_the_end_of_a_run_has_begun_is_not_waited_for() -> None:
-    run = cluster(max_restarts=1).at(5, exit_of(0, 1), m.RankSent(3, OutsideSignal(15)))
+    run = cluster(max_restarts=1).at(5, exit_of(0, 1), m.RankSent(3, Signalled("outside-signal", 15)))
     assert not run.state.is_signal_open
     assert run.blamed[:2] == ("exit", 0)
     run.stopped_ranks_end(6).run_until(7)
@@ -286,7 +286,7 @@ def test_signal_after_the_end_of_a_run_has_begun_is_not_waited_for() -> None:
 
 
 def test_failure_before_the_sender_of_a_signal_is_known_stays_the_first() -> None:
-    run = cluster().at(5, m.RankSent(3, OutsideSignal(15)), exit_of(0, 1))
+    run = cluster().at(5, m.RankSent(3, Signalled("outside-signal", 15)), exit_of(0, 1))
     run.run_until(8)
     assert (run.blamed[:2], run.ending) == (("exit", 0), ("failed", 1))
 
