@@ -177,6 +177,8 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     first = Failure(hang.ranks[0], places[0].hosts[0])
     all_receive = not hang.causes and all(place.function in _RECEIVING for place in hang.waiting)
     child, advice = _waits_for_child(snapshot, hang), _SEND_FIRST if all_receive else _EQUAL_SHAPES
+    if not hang.causes and all(place.function in ("init_process_group", "new_group") for place in hang.waiting):
+        advice = _MEET
     if hang.kind == "elsewhere":
         advice = _READ_PIPE if child else _SAME_CALLS
     words = {"hang": f"{hang.sentence}{child}", "ranks": fold_ranks(hang.ranks), "at_hosts": hosts, "advice": advice}
@@ -210,6 +212,7 @@ _READ_PIPE: Final = (
 _SAME_CALLS: Final = "call the same collectives on every rank, and none where only some arrive"
 _RECEIVING: Final = frozenset({"recv", "recv_object_list"})
 _SEND_FIRST: Final = "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
+_MEET: Final = "leave MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE to ipexctl run, in the script and in -x"
 _EQUAL_SHAPES: Final = "test if tensors have the same shape on every rank: -x TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 

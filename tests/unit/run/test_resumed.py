@@ -159,3 +159,15 @@ def test_ranks_that_all_receive_wait_for_a_message_that_none_sends() -> None:
     assert found is not None
     assert (found.id, found.confidence) == ("hang.same", "certain")
     assert missing(f"{found.sentence} {found.fix}", "recv send batch_isend_irecv") == []
+
+
+def test_ranks_that_all_look_for_one_another_are_not_advised_about_shapes() -> None:
+    dump = recorded_dump("rendezvous")
+    waiting_ranks = replace(dump, ranks=tuple(rank for rank in dump.ranks if rank.rank != 1))
+    rows = [({"state": "running"}, "")] * 3
+    document, chunks = account(rows, state="running", silent={"since": 900.0}, status={"ended": None})
+    found = diagnose(read_snapshot(document, chunks, "node1", waiting_ranks)).cause
+    assert found is not None
+    assert found.id == "hang.same"
+    assert missing(f"{found.sentence} {found.fix}", "init_process_group MASTER_ADDR WORLD_SIZE") == []
+    assert "shape" not in found.fix
