@@ -315,9 +315,10 @@ def ask_hosts(spec: RunSpec, pool: SessionPool, options: Mapping[str, str]) -> d
     model, data = options.get(MODEL, ""), options.get(DATA, "")
     if not model and not data and (script is None or not script.uses_hub):
         return {}
-    place = project.root / project.subdirectory
-    tree = f"code/{tree_name(real_path(project.root), owner_here())}*/{glob.escape(project.subdirectory)}"
-    in_project = {name for name in (model, data) if name and asked.sync and (place / name).exists()}
+    root, place = real_path(project.root), project.root / project.subdirectory
+    tree = f"code/{tree_name(root, owner_here())}*/{glob.escape(project.subdirectory)}"
+    local = {name: real_path(place / name) for name in (model, data) if name and asked.sync}
+    in_project = {name for name, path in local.items() if path.is_relative_to(root) and path.exists()}
     given = spec.variables
     is_decided = not given.keys().isdisjoint(OFFLINE_NAMES)
     request: HubRequest = {

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.hosts.allocation import SCHEDULERS
@@ -29,6 +31,7 @@ from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
 from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.projects.own_launches import RAY
+from ipexctl.projects.root import real_path
 from ipexctl.projects.trainer_use import SETTING
 from ipexctl.run.start.script_imports import check_own_modules
 from ipexctl.run.start.start_request import StartError, StartFailure
@@ -217,13 +220,19 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         if not lacking or (name.startswith("/") and any(name in word for word in context.asked.argv)):
             continue  # `path_checks.py` names a path of the line
         where = f"{name}, the {what} of the line, is neither in the project nor on {fold(lacking)}"
-        if not is_repo_id(name):
+        project = context.spec.project
+        source, then = real_path(project.root / project.subdirectory / name), ""
+        if source.exists():
+            target = str(PurePosixPath(context.home).parent / source.name)
+            push, then = ipexctl_command("push", str(source), target), f"; then: --{option} {shlex.quote(target)}"
+        elif is_repo_id(name):
+            where += f", which can't load it from the hub: {hub[lacking[0]].problem}"
+            push = ipexctl_command("push", prefix + name)
+            if option == DATA:
+                then = f", and give the directory that it prints to --{DATA}; or make {name}/ in the project"
+        else:
             yield f"{where}: the script fails if it does not make it"
             continue
-        where += f", which can't load it from the hub: {hub[lacking[0]].problem}"
-        push, then = ipexctl_command("push", prefix + name), ""
-        if option == DATA:
-            then = f", and give the directory that it prints to --{DATA}; or make {name}/ in the project"
         yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
 
 

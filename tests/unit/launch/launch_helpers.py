@@ -26,6 +26,7 @@ from plan_helpers import spec_of
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
+ROOT = Path("/p")
 RUN = "/home/me/.ipexctl/runs/calm-otter"
 AVX512 = frozenset({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
 AMX = AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}
@@ -143,7 +144,7 @@ def request(
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
     imported = tuple(Import(name, 1) for name in imports)
     script = ScriptFile("train.py", text, imports=imported, uses_accelerate=uses_accelerate, mpi_import=mpi_import)
-    project = ProjectLocation(Path("/p"), ".", command, script)
+    project = ProjectLocation(ROOT, ".", command, script)
     return Gathered(
         spec_of(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),
         {host.name: facts for host, facts in zip(hosts, machines, strict=True)},

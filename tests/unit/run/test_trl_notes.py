@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,16 @@ def test_a_model_that_is_nowhere_is_said_with_the_line_that_brings_it(
 ) -> None:
     (note,) = notes({"model_name_or_path": name}, *hubs)
     assert missing(note, words.replace("`", "")) == []
+
+
+def test_a_model_outside_the_project_is_said_with_the_line_that_copies_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m").mkdir()
+    monkeypatch.setattr("launch_helpers.ROOT", tmp_path / "p")
+    (note,) = notes({"model_name_or_path": "../m"}, FoundHub(lacking=("../m",)))
+    push = f"ipexctl push {tmp_path}/m /home/me/m; then: --model_name_or_path /home/me/m"
+    assert push in note
 
 
 def test_data_that_is_nowhere_is_said_with_both_ways() -> None:
