@@ -574,6 +574,8 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
                 more = ["--extra-index-url", index, *each_with("--with", listed)]
         install = script.install.with_words(*more)
         return Fix("the project takes packages from {index}; if you trust it: {install}", index=index, install=install)
+    if unknown and layout is not None and (fix := _fix_of_own(layout, unknown, script.install_by_run)):
+        return fix
     if script.own and script.install_by_run is not None:
         others = [package for package in packages if package not in of_project]
         option = script.requirements.option_for(others)
@@ -586,8 +588,6 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
             return Fix.of((script.install_by_run._replace(options=options),))
     elif script.own and is_new and len(of_project) == len(names):
         return Fix.of((script.install.with_words(*requirement_options(script)),))
-    if unknown and layout is not None and (fix := _fix_of_own(layout, unknown, script.install_by_run)):
-        return fix
     if not script.own and (of_torch := [name for name in names if name in _OF_TORCH]):  # PyPI's build is for CUDA
         return Fix.of((script.install.with_words("--index-url", TORCH_CPU, *of_torch),))
     wanted = [*packages, "PACKAGE"] if unknown else packages
