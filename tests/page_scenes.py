@@ -266,10 +266,6 @@ SCENES = (
         before={
             0: ("mkdir ~/train && head -c 2000 /dev/zero | tee ~/train/a.py >~/train/b.py",),
             1: ("mkdir ~/train/.ssh && touch ~/train/{.env,c.py,d.py}",),
-            2: (
-                "ipexctl exec -H hostfile --shell 'mkdir -p results && touch results/model.pt'",
-                "ipexctl fetch -H hostfile node1:results/ ~/train/out",
-            ),
         },
     ),
     Scene("docs/uninstall.md", CLUSTER),

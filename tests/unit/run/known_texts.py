@@ -206,16 +206,17 @@ Each id has one example, printed by rank 1 on node2, and the first fixes. A caus
 `why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` and `Using
 the loopback address as fallback`. If it knows no text in the output, it names the exception or the exit code.
 """
-_LONGEST, _LONGEST_FIX = 16, 24
+_LONGEST, _LONGEST_FIX = 13, 24
 """Words of a line of output and of a fix that the page shows."""
 _OF_CODE = re.compile(r"Traceback |  |=   [BR]|$")
 """Lines of output that say where something happened, not what."""
 
 
+_RETIRED = "ccl."
 _OF_RECORDS = """\
-## Without a text
+## Without a text here
 
-ipexctl's own records show these causes, which `why` explains:
+`why` also explains these causes, which ipexctl's own records or texts of oneCCL show:
 """
 
 
@@ -255,7 +256,7 @@ def page() -> str:
     for heading, causes in examples().items():
         parts += [f"## {heading}\n"] if any(is_printed(text) for text, _ in causes) else []
         for text, cause in causes:
-            if not is_printed(text):
+            if not is_printed(text) or text.id.startswith(_RETIRED):
                 of_records.append(text.id)
                 continue
             shown = _shown(text, cause)

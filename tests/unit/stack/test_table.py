@@ -154,7 +154,7 @@ def test_docs_example_of_rows_json_is_valid() -> None:
 
 
 def test_every_key_of_a_row_is_explained() -> None:
-    explained = DOCS[DOCS.index("| key | meaning") : DOCS.index("The packaged table is from")]
+    explained = DOCS[DOCS.index("- `name`: the name for") : DOCS.index("The packaged table is from")]
     assert [key for key in ROW_KEYS if f"`{key}`" not in explained] == []
 
 

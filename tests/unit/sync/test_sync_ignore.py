@@ -413,7 +413,7 @@ def test_page_lists_the_names_that_the_code_has() -> None:
     page = Path("docs/sync.md").read_text()
     rows = {
         kind: re.findall("`([^`]+)`", row)
-        for kind, row in re.findall(r"^\| (directories|files) \| (.*) \|$", page, re.M)
+        for kind, row in re.findall(r"^- (directories|files): (.*)$", page, re.M)
     }
     assert sorted(rows["directories"]) == sorted(f"{name}/" for name in CREDENTIAL_DIRECTORIES)
     assert sorted(rows["files"]) == sorted(CREDENTIAL_FILES)

@@ -226,7 +226,7 @@ def test_every_fault_has_its_script_and_every_script_its_fault() -> None:
 def test_docs_list_every_fault_and_cpu_profile() -> None:
     manual = (Path(__file__).parents[4] / "docs/lab.md").read_text()
     for fault in FAULTS:
-        assert f"| `{fault.usage}` | {fault.summary} |" in manual
+        assert f"- `{fault.usage}`: {fault.summary}\n" in manual
     assert all(f"`{cpu_profile.name}`" in manual for cpu_profile in CPU_PROFILES)
 
 
