@@ -22,6 +22,8 @@ ON_LOGIN = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
+CHECKOUT = "a checkout, a package index; the site is not built"
+"""tests/package/test_air_gapped.py"""
 BARE = "a bare Debian, the program that was installed"
 """`.ci/bare`; tests/reader.py types the blocks."""
 RUNTIMES = "two hosts, the real Ray, Dask, LightGBM and GNU parallel"
@@ -173,7 +175,8 @@ SCENES = (
         },
         after=("kill $(cat hub.pid)",),
     ),
-    Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
+    Scene("docs/guides/air-gapped.md", CHECKOUT, frozenset({0, 2})),
+    Scene("docs/guides/air-gapped.md", CLUSTER, frozenset({1, 3}), home=True),
     Scene("docs/guides/behind-a-bastion.md", BASTION),
     Scene(
         "docs/guides/fine-tune.md",

@@ -412,8 +412,7 @@ def test_credentials_stay_behind_at_any_depth_and_are_named(tmp_path: Path) -> N
 def test_page_lists_the_names_that_the_code_has() -> None:
     page = Path("docs/sync.md").read_text()
     rows = {
-        kind: re.findall("`([^`]+)`", row)
-        for kind, row in re.findall(r"^- (directories|files): (.*)$", page, re.M)
+        kind: re.findall("`([^`]+)`", row) for kind, row in re.findall(r"^- (directories|files): (.*)$", page, re.M)
     }
     assert sorted(rows["directories"]) == sorted(f"{name}/" for name in CREDENTIAL_DIRECTORIES)
     assert sorted(rows["files"]) == sorted(CREDENTIAL_FILES)
