@@ -261,8 +261,8 @@ SCENES = (
         frozenset({0}),
     ),
     # After the one that has installed the environment.
-    Scene("docs/slurm.md", ON_LOGIN, frozenset({1, 2}), before={1: ("cd ~/train",)}),
-    Scene("docs/slurm.md", LAB_SLURM, frozenset({3})),
+    Scene("docs/slurm.md", ON_LOGIN, frozenset({1, 2, 3}), before={1: ("cd ~/train",)}),
+    Scene("docs/slurm.md", LAB_SLURM, frozenset({4})),
     Scene(
         "docs/sync.md",
         CLUSTER,
