@@ -303,7 +303,9 @@ def measure_of(tensors: Sequence[Any]) -> float:
     """A number that rounding hardly changes, and other values do: the sum of the logarithms of mean sizes."""
     some = tensors[:: 1 + (len(tensors) - 1) // MEASURED]
     some = [each for each in some if each.numel() and each.device.type == "cpu"]
-    means = [float(sample_of(each).abs().double().mean()) for each in some]
+    samples = [sample_of(each).double() for each in some]
+    sums = [float(each) for each in sys.modules["torch"]._foreach_norm(samples, 1)] if samples else []
+    means = [total / len(sample) for total, sample in zip(sums, samples)]
     return sum(math.log(mean + TINY) for mean in means if math.isfinite(mean))
 
 

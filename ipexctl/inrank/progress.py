@@ -30,7 +30,7 @@ def planned_steps(done: int) -> tuple[int, int]:
         if (steps := named_steps(frame.f_locals, done))[0]:
             return steps
         file = frame.f_code.co_filename
-        if "site-packages" not in file and "/inrank/" not in file and file[:1] != "<":
+        if "site-packages" not in file and "inrank/" not in file and file[:1] != "<":
             found = loops_of(frame)
             if found is None:
                 return 0, 0
