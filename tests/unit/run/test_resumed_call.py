@@ -22,11 +22,13 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.files.kept_checkpoint import KeptCheckpoint
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
+from ipexctl.remote.reply import Reply
 from ipexctl.run.start.resume import keep_checkpoint, lost_checkpoint, resumed_spec
 from ipexctl.run.start.start_request import StartError
 from message_data import missing
@@ -191,3 +193,44 @@ def test_a_run_is_begun_anew_only_with_its_checkpoint(
     with pytest.raises(StartError) if refused else nullcontext() as caught:
         keep_checkpoint(spec, HOSTS[1:], plan, pool, registry)
     assert caught is None or caught.value.failure.hosts == (silent or ("n1",))
+
+
+@pytest.mark.parametrize(
+    ("runs", "asked_again", "words"),
+    [
+        (("train-1", "train-1"), "", "out/a.pt is there on n[2-3], and is kept"),
+        (("train-1", ""), "", "is there on n2, and is kept"),
+        (("other-2", "train-1"), "n2", "is there on n3 what other-2 wrote ipexctl fetch other-2:out/b.pt out/"),
+        (("other-2", "other-2"), "", "out/a.pt on n[2-3] is no longer of run train-1 ipexctl run --resume other-2"),
+        (("other-2", ""), "", "out/a.pt on n2 is no longer of run train-1 ipexctl run --resume other-2"),
+    ],
+)
+def test_what_another_run_wrote_makes_way_only_where_a_host_has_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: tuple[str, str], asked_again: str, words: str
+) -> None:
+    registry, calls = RunRegistry(tmp_path), list[str]()
+    has = dict(zip(("n2", "n3"), runs, strict=True))
+
+    def call(session: LocalSession, *_: object, **__: object) -> Reply:
+        host, request = session.host.name, _[2]
+        assert isinstance(request, dict)
+        calls.append(host)
+        kept = KeptCheckpoint("/work/out/a.pt" if has[host] else "", has[host], 5.0)
+        if request["keep"]["sets_aside"]:
+            kept = KeptCheckpoint(replaced=f"{has[host]}:/work/out/b.pt")
+        return Reply({"kept": kept._asdict()})
+
+    def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[SimpleNamespace]:
+        return (SimpleNamespace(host=node, error=None, result=ask(node, LocalSession(node))) for node in nodes)
+
+    monkeypatch.setattr("ipexctl.run.start.resume.call", call)
+    pool: Any = SimpleNamespace(each=each, cancel=Cancel())
+    spec = changed(SPEC, checkpoint="out", resumed=("train-1",))
+    plan = RECORD.plan._replace(cwd="/work", home="/h")
+    try:
+        said: str = keep_checkpoint(spec, HOSTS[1:], plan, pool, registry)[0]
+    except StartError as error:
+        said = f"{error.failure.reason} {error.failure.fix}"
+        assert error.failure.exit_code == 2
+    assert missing(said, words) == []
+    assert calls == ["n2", "n3", *filter(None, [asked_again])]
