@@ -269,7 +269,7 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
         return [*wrap_text(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
     missing = [host.host.name for host in report.hosts if host.installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold(missing)}"
-    first = Fix("plan, not installed{where}: `ipexctl run --install train.py`", where=where) if missing else "plan"
+    first = Fix("plan, not installed{where}: `ipexctl install`", where=where) if missing else "plan"
     return [*wrap_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
 
 

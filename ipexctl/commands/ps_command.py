@@ -192,7 +192,7 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
         show_table(layout, cells, notes=notes)
     elif not quiet:
         text = Fix(f"no run is running; `ipexctl ps` shows the {format_count(hidden, 'run')} that ended")
-        print_message(text if hidden else Fix("no runs; `ipexctl run` starts one"))
+        print_message(text if hidden else Fix("no runs; `ipexctl run --help` says how to start one"))
     unknown = group_by([run for run in runs if run.reason], lambda run: (run.reason, run.fix, run.record.options.hosts))
     for (reason, fix, hosts), affected in unknown.items():
         first, *others = [run.id for run in affected]

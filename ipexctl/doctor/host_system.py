@@ -275,7 +275,7 @@ def load(host: HostContext) -> Iterator[Finding]:
             "for the ranks on this host",
             Fix(
                 "see which programs: ps -eo user,pcpu,etime,args --sort=-pcpu | head; if they stay, let waiting "
-                "threads sleep earlier: `ipexctl run -x GOMP_SPINCOUNT=60000`"
+                "threads of a run sleep earlier: `-x GOMP_SPINCOUNT=60000`"
             ),
         )
 

@@ -100,7 +100,9 @@ class OwnRuns(NamedTuple):
         """Why a word means no run, with what to type. `on_hosts`: the reason there."""
         newest = [*reversed(self.records)]
         if not newest:
-            own = NoSuchRun("no run was started from the control machine yet", fix=Fix("`ipexctl run` starts one"))
+            own = NoSuchRun(
+                "no run was started from the control machine yet", fix=Fix("`ipexctl run --help` says how to start one")
+            )
         elif word in LAST:
             own = NoSuchRun(
                 "no run of the project in this directory was started from the control machine yet",
@@ -219,7 +221,7 @@ def choose_run(
         what = "no run" if word in LAST else f"no run {quote(word)}"
         reason = f"there is {what} in the home of this account on {fold(tuple(found))}"
         hint = options.apply(Fix("`ipexctl ps` shows what runs there"))
-        raise NoSuchRun(reason, fix=Fix("`ipexctl run` starts one") if word in LAST else hint)
+        raise NoSuchRun(reason, fix=Fix("`ipexctl run --help` says how to start one") if word in LAST else hint)
     node0 = max(
         homes,
         key=lambda name: (homes[name][0].is_node0 is not None, homes[name][0].is_node0, homes[name][1].node0 == name),

@@ -126,7 +126,7 @@ def test_plan_is_a_table_of_setting_value_and_reason(capfd: pytest.CaptureFixtur
     show_doctor(DoctorReport((missing,), ClusterReport(), advice, 1.0), quiet=False, verbose=False)
     lines = capfd.readouterr().out.splitlines()
     plan = lines[next(index for index, line in enumerate(lines) if line.startswith("plan")) :]
-    assert plan[0] == "plan, not installed: ipexctl run --install train.py"
+    assert plan[0] == "plan, not installed: ipexctl install"
     table = {line[2:19].strip(): line[19:].split("  ") for line in plan[1:6]}
     assert [*table] == ["stack", "ranks per host", "OMP_NUM_THREADS", "backend", "interface"]
     assert table["stack"] == ["ipex-2.8 or torch-2.13", "an index has it"]
