@@ -502,19 +502,11 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     sentence = "; ".join(
         filter(None, (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before))
     )
-    of_call = (f"{each.source} {each.name}" for each in context.plan.asked.exports if _is_named(each.value, text))
-    fix = "".join(f"{each} of this call names that: correct it, or leave it out; " for each in of_call)
-    fix += Fix(
-        f"fix that, then again: `ipexctl run`; the complete output of rank {output.rank}: `ipexctl logs "
-        f"{context.run} -r {output.rank}`"
-    )
+    logs = f"the complete output of rank {output.rank}: `ipexctl logs {context.run} -r {output.rank}`"
+    fix = Fix(f"fix that, then again: `ipexctl run`; {logs}")
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
     seen = (Proof("line", shorten_text(what), output.host),)
     return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"], evidence=seen)
-
-
-def _is_named(value: str | None, text: str) -> bool:
-    return value is not None and len(value) > 2 and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def shorten_text(text: str, maximum: int = 160) -> str:
