@@ -9,7 +9,8 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import PurePosixPath
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ipexctl.errors import UserError
@@ -25,6 +26,7 @@ from ipexctl.text import join_words
 _FILE_NAME: Final = re.compile(r"(?:[\w.+-]{1,100}/){0,8}[\w+-][\w.+-]{0,100}\.[A-Za-z]\w{0,9}")
 _RESULTS: Final = (".pt", ".pth", ".ckpt", ".log", ".png", ".html")
 _MOST_NAMES: Final = 100
+_MOST_BYTES: Final = 100_000_000
 _MOST_DIRECTORIES: Final = 50
 
 
@@ -42,7 +44,11 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     if not found:
         return ()
     keeper = "credentials are not sent" if all(map(_is_secret, found)) else "an ignore file keeps {them} from the hosts"
-    options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
+    options = [
+        word
+        for pattern in dict.fromkeys(_include_pattern(each, project.root) for each in found)
+        for word in ("--include", pattern)
+    ]
     line = FixCommand("", tuple(options))
     if spec.options.call.is_known:
         line = spec.options.complete(ipexctl_command("run", *options, argv=spec.asked.program))
@@ -69,13 +75,18 @@ def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
                 yield below
 
 
-def _include_pattern(path: str) -> str:
-    """The --include pattern for files of the same kind in the same directory."""
+def _include_pattern(path: str, root: Path) -> str:
+    """The --include pattern for the files of the same directory, if they are few bytes and no credentials, else for
+    those of the same kind."""
     place = PurePosixPath(path)
     if not place.suffix or _is_secret(path):
         return pattern_for(path)
-    directory = "" if place.parent == PurePosixPath() else pattern_for(str(place.parent))[1:]
-    return f"{directory}/*{pattern_for(place.suffix)[1:]}"
+    if place.parent == PurePosixPath():
+        return f"/*{pattern_for(place.suffix)[1:]}"
+    beside = [each for each in islice((root / place.parent).iterdir(), _MOST_NAMES) if each.is_file()]
+    is_data = {each.suffix for each in beside} != {place.suffix} and sum(each.stat().st_size for each in beside) < _MOST_BYTES
+    is_data &= not any(_is_secret(f"{place.parent}/{each.name}") for each in beside)
+    return f"{pattern_for(str(place.parent))[1:]}/*{'' if is_data else pattern_for(place.suffix)[1:]}"
 
 
 def _is_secret(path: str) -> bool:
@@ -105,7 +116,7 @@ def line_that_sends(record: RunRecord, path: str) -> tuple[str, str]:
         is_left_out = has_it and all(found.path != name for found in scan_project(real_path(record.project)).found)
         if is_left_out or (name and not has_it and _is_secret(name)):
             can_resume = record.typed.directory and not record.plan.job
-            option = FixCommand("", ("--include", _include_pattern(name)))
+            option = FixCommand("", ("--include", _include_pattern(name, real_path(record.project))))
             if can_resume:
                 option = ipexctl_command("run", "--resume", record.id, *option.options)
             if not has_it:

@@ -100,7 +100,7 @@ def note_on_older(lines: Iterable[str], packages: Mapping[str, str], found: Avai
         for name, version in newest.items()
         if version is not None and version > Version(packages[name])
     ]
-    return f"not the newest, of which no wheels fit all the rest: {join_names(older, _SHOWN)}" if older else ""
+    return f"older than the newest of an index: {join_names(older, _SHOWN)}" if older else ""
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
