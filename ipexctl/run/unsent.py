@@ -84,7 +84,8 @@ def _include_pattern(path: str, root: Path) -> str:
     if place.parent == PurePosixPath():
         return f"/*{pattern_for(place.suffix)[1:]}"
     beside = [each for each in islice((root / place.parent).iterdir(), _MOST_NAMES) if each.is_file()]
-    is_data = {each.suffix for each in beside} != {place.suffix} and sum(each.stat().st_size for each in beside) < _MOST_BYTES
+    is_data = {each.suffix for each in beside} != {place.suffix}
+    is_data &= sum(each.stat().st_size for each in beside) < _MOST_BYTES
     is_data &= not any(_is_secret(f"{place.parent}/{each.name}") for each in beside)
     return f"{pattern_for(str(place.parent))[1:]}/*{'' if is_data else pattern_for(place.suffix)[1:]}"
 
