@@ -97,6 +97,10 @@ def sending_less(send: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(send)
     def send_rest(**call: Any) -> None:
         found, ignored = None, call["params_and_buffers_to_ignore"]
+        if call["process_group"].size() == 1:  # torch would copy all of them, in pieces of 250 MB, for nobody
+            names = {weight.name for weight in frozen_weights(call["module"], ignored)}
+            send(**{**call, "params_and_buffers_to_ignore": {*ignored, *names}})
+            return
         with contextlib.suppress(OffError):
             found = compare(call["module"], call["process_group"], ignored)
         if found is None:
@@ -134,7 +138,7 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights |
     returns None if none does."""
     weights = frozen_weights(model, ignored)
     backend = backend_of(group)
-    if sum(weight.size for weight in weights) < LEAST or group.size() < 2:
+    if sum(weight.size for weight in weights) < LEAST:
         return None
     if not isinstance(backend, getattr(dist, "ProcessGroupGloo", ())):
         return None

@@ -76,8 +76,6 @@ def choose_share_weights(context: LaunchContext) -> Choice:
     """Whether ranks share frozen parameters, or the first reason why they can't."""
     if context.gathered.asked.share_weights == "off":
         return SHARE_WEIGHTS.off
-    if context.world_size == 1:
-        return Choice("off", "one-rank")
     against = _obstacle_of_exchange(context)
     return Choice("auto", "default") if against is None else Choice("off", against)
 

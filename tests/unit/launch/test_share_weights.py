@@ -21,7 +21,7 @@ OFF = (Export("IPEXCTL_HOOKS", "-x", "off"),)
         (1, {"n": 2}, Choice("auto", "default")),
         (2, {"n": 2}, Choice("auto", "default")),
         (2, {"n": 3}, Choice("auto", "default")),
-        (1, {"n": 1}, Choice("off", "one-rank")),
+        (1, {"n": 1}, Choice("auto", "default")),
         (2, {"n": 2, "share_weights": "off"}, Choice("off", "asked")),
         (2, {"n": 2, "exports": OFF}, Choice("off", "hooks-off")),
         (2, {"n": 2, "backend": "none"}, Choice("off", "no-process-group")),
