@@ -235,6 +235,10 @@ class FailureContext:
         return read_command(self.plan.install) if self.plan.install else ipexctl_command("install")
 
     @property
+    def again(self) -> FixCommand:
+        return ipexctl_command("run", argv=self.plan.asked.program)
+
+    @property
     def _project_packages(self) -> Mapping[str, str]:
         """Name → what the project's lists require, as in `peft==0.14`."""
         return {_project_of(each): each for each in self.plan.project_packages}
@@ -361,7 +365,8 @@ class KnownError:
         fields, context = found.fields(), found.context
         fields["export"] = context.exported(self.export)
         fields["measured"] = "; ".join(each.text for each in found.measured(*self.needs))
-        of_fix = _Fields(fields, install=context.install(*self.package.split()), repair=context.repair)
+        calls = {"repair": context.repair, "again": context.again}
+        of_fix = _Fields(fields, install=context.install(*self.package.split()), **calls)
         return self.cause.format_map(fields), Fix.filled(self.fix, of_fix)
 
 
@@ -503,7 +508,7 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
         filter(None, (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before))
     )
     logs = f"the complete output of rank {output.rank}: `ipexctl logs {context.run} -r {output.rank}`"
-    fix = Fix(f"fix that, then again: `ipexctl run`; {logs}")
+    fix = Fix(f"fix that, then again: {{again}}; {logs}", again=context.again)
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
     seen = (Proof("line", shorten_text(what), output.host),)
     return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"], evidence=seen)

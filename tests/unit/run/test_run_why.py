@@ -1220,3 +1220,11 @@ def test_the_place_of_an_error_is_the_scripts_or_else_a_packages(files: tuple[st
     frames = [f'  File "{file}", line {at}, in f' for at, file in enumerate(files, 1)]
     output = RankOutput(0, "node1", err=("Traceback (most recent call last):", *frames, "ValueError: x"))
     assert output.place == place
+
+
+def test_an_exception_is_answered_with_the_call_and_its_script() -> None:
+    said = "Traceback (most recent call last):\nKeyError: 'x'"
+    asked = {"asked": {"kind": "script", "argv": ["train.py", "--lr", "1"]}}
+    assert (
+        "then again: ipexctl run train.py --lr 1; " in cause_in(judged([(STOPPED, ""), (FAILED, said)], plan=asked)).fix
+    )
