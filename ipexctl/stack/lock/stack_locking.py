@@ -57,7 +57,6 @@ from ipexctl.stack.lock.wheel_indexes import (
     call_labels,
     directories_of,
     directory_of,
-    index_order_note,
     is_for_hosts,
     lacks_answer_about_mpi,
     lock_sources,
@@ -84,7 +83,7 @@ from ipexctl.stack.lock.wheel_lock import (
     uv_here,
     wheels_in_directories,
 )
-from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, is_prerelease, lacks_oneccl
+from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, is_cpu_build, is_prerelease, lacks_oneccl
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
@@ -93,14 +92,14 @@ from ipexctl.text import join_words, readable, tilde_path
 
 def note_on_older(lines: Iterable[str], packages: Mapping[str, str], found: Availability, python: str) -> str:
     """On locked packages that the lines name without a version, if an index has a newer one; or empty. Pure."""
-    names = [canonicalize_name(line.name) for line in map(Requirement, lines) if not (line.specifier or line.url)]
-    newest = {name: found.newest(name, SpecifierSet(), python) for name in names if name in packages}
-    older = [
-        f"{name} {packages[name]} (newest: {version})"
-        for name, version in newest.items()
-        if version is not None and version > Version(packages[name])
-    ]
-    return f"older than the newest of an index: {join_names(older, _SHOWN)}" if older else ""
+    older = []
+    for line in map(Requirement, lines):
+        name = canonicalize_name(line.name)
+        newest = None if line.specifier or line.url else found.newest(name, SpecifierSet(), python)
+        if newest is not None and name in packages and newest > Version(packages[name]):
+            sources = {each.source for each in found.of(name) if each.version == str(newest)}
+            older.append(f"{name} {packages[name]} ({join_words(sorted(sources))} has {newest})")
+    return f"older than the newest: {join_names(older, _SHOWN)}" if older else ""
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
@@ -428,10 +427,6 @@ class _Locking:
             lock = self._make(plan, index_answer, maker, bound)
         if problem := built_for_another_torch(lock, directories_of(index_answer)):
             raise HostError(*problem)
-        if request.sources.extra_index_urls:
-            target, named = Target(plan.python, plan.glibc), call_labels(request.sources)
-            note = index_order_note(request.env.extras, lock.packages, index_answer.availability, target, named)
-            context.notes += [note] if note else []
         if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)
         labels = call_labels(request.sources)

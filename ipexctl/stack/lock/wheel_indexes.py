@@ -19,7 +19,6 @@ from urllib.parse import unquote, urlsplit
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from ipexctl.found_files import cache_directory
 from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID, PATIENCE
@@ -31,7 +30,7 @@ from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply
 from ipexctl.node.env.indexes import QueryRequest, SourceRequest
 from ipexctl.remote.node_call import AgentPlace, call
 from ipexctl.remote.session import Session
-from ipexctl.stack.lock.wheels import Availability, Target
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.stack.resolve.reasons import no_intel_mpi
 
@@ -267,35 +266,6 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
 def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
     parsed = map(Requirement, requirements)
     return tuple(dict.fromkeys(str(canonicalize_name(line.name)) for line in parsed if line.url is None))
-
-
-def index_order_note(
-    requirements: Iterable[str],
-    packages: Mapping[str, str],
-    availability: Availability,
-    target: Target,
-    deciding: frozenset[str],
-) -> str:
-    """Note for a package that pip would take from another index, because pip takes the newest version of all; or empty.
-    `deciding`: labels of the indexes that the call names."""
-    found = []
-    for line in map(Requirement, requirements):
-        project = canonicalize_name(line.name)
-        newest: dict[str, Version] = {}
-        for candidate, version in availability.runnable(project, target):
-            if not candidate.yanked and line.specifier.contains(version, prereleases=False):
-                newest[candidate.source] = max(version, newest.get(candidate.source, version))
-        if project not in packages or not newest:
-            continue
-        locked = Version(packages[project])
-        best = max(newest, key=lambda source: newest[source])
-        decided = next((source for source in newest if source in deciding and newest[source] == locked), None)
-        if decided is not None and newest[best] > locked:
-            found.append(
-                f"{project} {locked} is from {decided}, which comes first; pip would take {newest[best]} of {best}"
-            )
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{found[0]}{more}" if found else ""
 
 
 CONTROL_MACHINE: Final = ""

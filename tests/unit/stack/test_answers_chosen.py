@@ -265,7 +265,7 @@ def test_a_package_that_is_not_the_newest_is_noted() -> None:
     files = {name: (AvailableWheel(name, "2.0", f"{name}-2.0.tar.gz", "s"),) for name in ("deep", "pinned", "new")}
     locked = {"deep": "1.0", "pinned": "1.0", "new": "2.0"}
     found = note_on_older(("Deep", "pinned>=1", "new", "gone"), locked, Availability(files), "3.11")
-    assert found.endswith(": deep 1.0 (newest: 2.0)")
+    assert found.endswith(": deep 1.0 (s has 2.0)")
 
 
 @pytest.mark.parametrize(

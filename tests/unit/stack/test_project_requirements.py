@@ -12,7 +12,6 @@ from lock_helpers import plan
 from stack_helpers import host, index, planned
 
 from ipexctl.errors import UserError
-from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.lock.project_packages import BackendList
 from ipexctl.stack.lock.requirements import (
@@ -22,9 +21,7 @@ from ipexctl.stack.lock.requirements import (
     read_requirements,
     requirement,
 )
-from ipexctl.stack.lock.wheel_indexes import index_order_note
 from ipexctl.stack.lock.wheel_lock import uv_here
-from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
@@ -284,25 +281,6 @@ def test_a_request_that_names_ipex_gets_it_and_a_torch_version_alone_does_not(
     made = install_request(StackRequest(), packages, [tmp_path / "requirements.txt"], Sources(), "default", {})
     assert made.env.stack == StackRequest(), "an installed environment comes first"
     assert made.for_project().env.stack == decided
-
-
-# The note on the order of indexes
-
-
-def test_the_index_that_decides_against_a_newer_version_is_named() -> None:
-    def wheel(version: str, source: str, *, yanked: bool = False) -> AvailableWheel:
-        return AvailableWheel("peft", version, f"peft-{version}-py3-none-any.whl", source, yanked=yanked)
-
-    def note(line: str, locked: str, *more: AvailableWheel) -> str:
-        wheels = (wheel("0.9", "mine"), wheel("0.8", "mine"), wheel("1.2", "PyPI"), *more)
-        found = Availability({"peft": wheels}, ("mine", "PyPI"))
-        return index_order_note([line], {"peft": locked}, found, Target("3.11", "2.31"), frozenset({"mine"}))
-
-    assert missing(note("peft", "0.9"), "0.9 mine 1.2 PyPI") == []
-    assert note("peft<1", "0.9") == ""
-    assert note("peft", "1.2") == ""
-    assert note("peft", "0.8") == ""  # other packages exclude the newer one
-    assert "1.2" in note("peft", "0.9", wheel("1.3", "PyPI", yanked=True), wheel("2.0rc1", "PyPI"))
 
 
 @pytest.fixture
