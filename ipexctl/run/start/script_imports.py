@@ -31,7 +31,6 @@ from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
-from ipexctl.projects.declaration import SETUP_PY
 from ipexctl.projects.declared_indexes import index_for
 from ipexctl.projects.layout import OwnPackage, ProjectLayout
 from ipexctl.projects.modules import (
@@ -383,35 +382,18 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
         raise StartError(
             StartFailure(
                 f"{file} imports {entry.module} (line {entry.line}), which no file of {tilde_path(layout.root)} has",
-                _making_line(layout, owner, f"{entry.module.replace('.', '/')}.py"),
+                _making_line(layout, owner),
                 exit_code=2,
             )
         )
 
 
-def _making_line(layout: ProjectLayout, owner: OwnPackage | None, path: str) -> str:
-    """How a module comes that is not in the repository: from a .proto, from the build, or from its author."""
-    proto = re.sub(r"_pb2(_grpc)?\.py$", ".proto", path)
-    place = next((each for each in layout.search_paths if proto != path and (each / proto).is_file()), None)
-    if place is not None:
-        root = shlex.quote(os.path.relpath(place))
-        words = f"-I{root} --python_out={root} --grpc_python_out={root} {shlex.quote(os.path.relpath(place / proto))}"
-        return f"make it here once: python -m grpc_tools.protoc {words}"
+def _making_line(layout: ProjectLayout, owner: OwnPackage | None) -> str:
+    """How a module comes that is not in the repository: from the build, or from its author."""
     if owner is None:
-        return _building_line(layout, path) or "correct the import, or add the file"
+        return "correct the import, or add the file"
     directory = shlex.quote(os.path.relpath(layout.root / owner.directory))
     return f"if its build writes it, make it here once: python -m pip install -e {directory}; else correct the import"
-
-
-def _building_line(layout: ProjectLayout, path: str) -> str:
-    """How a module comes that a setup.py beside its source compiles; or empty."""
-    top, _, below = path.removesuffix(".py").partition("/")
-    place = next((each / top for each in layout.search_paths if (each / top / SETUP_PY).is_file()), None)
-    if place is None or not any(place.glob("*.pyx")):
-        return ""
-    build = "python -m pip install cython numpy setuptools && python setup.py build_ext --inplace"
-    make = f"cd {shlex.quote(os.path.relpath(place))} && mkdir -p {shlex.quote(below or '.')} && {build}"
-    return f"its .pyx is not compiled; with the hosts' version of Python, make it here once: ({make})"
 
 
 def _has_top(layout: ProjectLayout, package: OwnPackage, module: str) -> bool:

@@ -53,8 +53,6 @@ _SOURCES: Final = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links
 _IGNORED: Final = ("--pre", "--prefer-binary", "--require-hashes", "--only-binary", "--trusted-host", "--use-feature")
 _REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_RELEASE: Final = re.compile(r"@v?(\d+(?:\.\w+)+)(?=[#;\s]|$)")
-"""The version in a repository's tag."""
 _WITH_URL: Final = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?(?:\s+@\s+|\s*@\s*(?=[\w+]+:/))(?P<url>.+)")
 _LOGIN: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S*")
 _FITTING_ONE_TORCH: Final = frozenset({"torch", "torchaudio", "torchdata", "torchtext", "torchvision"})
@@ -256,9 +254,7 @@ class _RequirementsReader:
             if name and self.scope.is_own(name):
                 return PackageRequest()
             shown = _LOGIN.sub("", text)
-            tag = _RELEASE.search(place)
             note = f"{place_of(line)} is left out (hosts do not clone repositories): {shown}"
-            note += f"; if an index has the same project, write {name or 'NAME'}=={tag[1] if tag else 'VERSION'} there"
             return PackageRequest(notes=(note,), left_out=(shown,))
         if (local := _local_path(place)) is not None:
             directory, extras = local
