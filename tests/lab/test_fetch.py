@@ -102,8 +102,8 @@ def test_lost_connection_is_opened_again(context: FetchRun) -> None:
     finally:
         mend_host(context.lab.hosts[0])
     out, err = fetching.communicate(timeout=60)
-    said = json.loads(out)
     assert fetching.returncode == 0, err
+    said = json.loads(out)
     assert said["resumed"] == ["big.pt"]
     assert said["received_bytes"] == 200_000_000
     assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
