@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipexctl.homes.local_copy import save_final_status
-from ipexctl.homes.registry import RunRecord
+import pytest
+
+from ipexctl.api.known_runs import CallWatcher, note_end
+from ipexctl.homes.local_copy import read_final_status, save_final_status
+from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import read_status
 from ipexctl.remote.cancel import Cancel
@@ -75,3 +78,24 @@ def test_fix_names_no_option_that_ps_lacks() -> None:
     (run,) = query_runs(records, open_session, Cancel())
     assert run.fix == "FIX?"
     assert refused.fix == "FIX? --option gives it longer"
+
+
+def test_the_end_of_a_run_that_no_call_followed_is_saved_for_its_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = dict[str, str | None]()
+    for state in ("failed", "running"):
+        document = {"state": state, "supervisor": {}, "ranks": [], "has_checkpoint": True, "exit_code": 3}
+        rundir = tmp_path / "home/runs" / state
+        rundir.mkdir(parents=True)
+        (rundir / "status.json").write_text(json.dumps(document))
+        record = run_record(state, Host("localhost", "localhost"), str(tmp_path / "home"), sys.executable)
+        note_end(record, CallWatcher(Cancel()))
+        status = read_final_status(RunRegistry().directory / state)
+        found[state] = status and status.state
+        assert status is None or status.has_checkpoint
+    away = run_record("away", Host("nowhere", "nowhere.invalid"), "/h", sys.executable)
+    note_end(away, CallWatcher(Cancel()))
+    assert found["failed"] == "failed"
+    assert found["running"] != "running"
