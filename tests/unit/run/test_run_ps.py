@@ -86,7 +86,13 @@ def test_the_end_of_a_run_that_no_call_followed_is_saved_for_its_resume(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = dict[str, str | None]()
     for state in ("failed", "running"):
-        document = {"state": state, "supervisor": {}, "ranks": [], "has_checkpoint": True, "exit_code": 3}
+        document: dict[str, Any] = {
+            "state": state,
+            "supervisor": {},
+            "ranks": [],
+            "has_checkpoint": True,
+            "exit_code": 3,
+        }
         rundir = tmp_path / "home/runs" / state
         rundir.mkdir(parents=True)
         (rundir / "status.json").write_text(json.dumps(document))
