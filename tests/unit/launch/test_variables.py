@@ -31,9 +31,11 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Nic, Rdma
 from ipexctl.facts.system_facts import Environment, Memory, System
 from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.plan import Plan, Setting
+from ipexctl.node.common.plan import Plan, PlannedProject, Setting
+from ipexctl.projects.dist_info import DIRECTORY as METADATA
 from message_data import missing
 from plan_helpers import spec_of
 
@@ -102,6 +104,13 @@ def test_malloc_variables_are_set_without_another_allocator() -> None:
         assert value(plan(machine(SPR), exports=(own,)), "MALLOC_MMAP_MAX_") is None
     of_site = plan(machine(SPR, environment=variables(MALLOC_TRIM_THRESHOLD_="1048576")))
     assert (value(of_site, "MALLOC_MMAP_MAX_"), value(of_site, "MALLOC_TRIM_THRESHOLD_")) == (None, "1048576")
+
+
+def test_jemalloc_is_configured_on_the_hosts_that_have_it() -> None:
+    has = machine(SPR, 2, software=software(libraries={"libjemalloc": ("/l/libjemalloc.so.2",)}))
+    found = plan(machine(SPR, 1), has, allocator="jemalloc")
+    assert [bool(value(found, "MALLOC_CONF", host)) for host in ("node1", "node2")] == [False, True]
+    assert value(plan(machine(SPR, 1), has), "MALLOC_CONF", "node2") is None, "nobody asked for it"
 
 
 def with_huge_pages(number: int = 1, thp: str = "madvise", libc: str = "2.36", **parts: Any) -> Facts:
@@ -368,6 +377,7 @@ def test_interface_names_are_set_per_host() -> None:
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE"):
         assert (value(found, name), value(found, name, "node2")) == ("eth0", "ens3")
     assert [host.iface for host in found.hosts] == ["eth0", "ens3"]
+    assert plan(machine(SPR)).hosts[0].iface is None, "ranks of one host do not use its network"
 
 
 def test_address_without_an_interface_is_reported_in_a_note() -> None:
@@ -436,6 +446,19 @@ def test_variables_of_the_environment_are_set_and_paths_prepended() -> None:
     assert (path.value, path.prepend) == (f"{ENV}/bin", True)
     root = chosen(found, "I_MPI_ROOT")
     assert (root.value, root.prepend) == (ENV, False)
+
+
+@pytest.mark.parametrize(
+    ("own", "rundir", "expected"),
+    [
+        (("mine",), "/h/runs/r", "/h/code/p/src:/h/runs/r/dist-info:/h/code/p"),
+        ((), "/h/runs/r", "/h/code/p/src:/h/code/p"),
+        (("mine",), "", "/h/code/p/src:/h/code/p"),
+    ],
+)
+def test_metadata_is_found_of_own_packages_alone(own: tuple[str, ...], rundir: str, expected: str) -> None:
+    (path,) = own_paths(PlannedProject("/p", own, ("src", ".")), "/h/code/p", rundir)
+    assert path.value == expected.replace("dist-info", METADATA)
 
 
 def test_variables_of_other_launchers_and_logins_are_unset() -> None:

@@ -104,8 +104,7 @@ def find_guards(proc: str = "/proc") -> list[str]:
 
 
 def refused_processes(proc: str = "/proc") -> int:
-    """How often a limit (pids.max) refused this process's cgroup a process or thread. Kernels since 6.11 count at the
-    group with the limit and above, older ones where the process was; cgroup v1 is not read."""
+    """How often pids.max refused a process or thread: counted at the limit by kernels since 6.11; 0 in cgroup v1."""
     counts = [0]
     for version, directory, top in cgroups_of("self", proc):
         while version == 2 and (directory + "/").startswith(top.rstrip("/") + "/"):
