@@ -1,8 +1,9 @@
 """Types the console blocks of README.md's sections, top to bottom, into a shell on a terminal: `.ci/bare` calls it in a
 Debian 12 that has python3 alone.
 
-    python3 tests/reader.py install       Install; Use, alone and on two hosts of a lab; the other ways to install;
-                                          and the last line of "Try it in a clone", as the others take longer
+    python3 tests/reader.py install       Install; the first lines, alone and on two hosts of a lab, and Remove; the
+                                          other ways to install; and the last line of "Try it in a clone", as the
+                                          others take longer
     python3 tests/reader.py clone         the lines before it
 
 The commands are read from the page, so what the page says is what is typed. A question is answered with yes. Each
@@ -42,9 +43,11 @@ for step in range(200):
 print("rank", dist.get_rank(), "of", dist.get_world_size(), "loss", loss.item())
 dist.destroy_process_group()
 """
-INSTALL, USE, IN_A_CLONE = (("README.md", heading) for heading in ("Install", "Use", "Try it in a clone"))
-LAB = ("docs/lab.md", "Before")
-OTHER_INSTALLERS = ("docs/control-machine.md", "Install")
+USE, INSTALL, REMOVE, IN_A_CLONE = (
+    ("README.md", heading) for heading in ("# ipexctl", "## Install", "## Remove", "## Try it in a clone")
+)
+LAB = ("docs/lab.md", "## Before")
+OTHER_INSTALLERS = ("docs/control-machine.md", "## Install")
 BEFORE = {
     "pipx install .": ("pipx uninstall ipexctl || :",),
     "uv tool install .": ("ipexctl --version", "pipx uninstall ipexctl && pipx install uv"),
@@ -124,9 +127,9 @@ class Terminal:
 
 
 def section(page: str, heading: str) -> list[Block]:
-    """The blocks with commands below a heading of a page, up to the next heading of its level."""
+    """The blocks with commands below a heading of a page, up to the next heading of the second level."""
     lines = (ROOT / page).read_text().splitlines()
-    start = lines.index(f"## {heading}") + 1
+    start = lines.index(heading) + 1
     end = next((at for at, line in enumerate(lines[start:], start + 1) if line.startswith("## ")), len(lines))
     typed = (block for block in blocks(ROOT / page) if start < block.line < end and block.left_out is None)
     return [block for block in typed if block.commands()]
@@ -167,6 +170,7 @@ def nothing_stays() -> Iterator[None]:
 def use() -> None:
     with nothing_stays():
         type_section(*USE, JOB)
+        type_section(*REMOVE, JOB)
 
 
 def install() -> None:

@@ -70,7 +70,10 @@ def test_every_block_is_executed_once_or_has_a_reason() -> None:
 def test_blocks_for_a_bare_system_are_those_that_its_reader_types() -> None:
     typed = [
         block.text
-        for name in (reader.INSTALL, reader.USE, reader.IN_A_CLONE, reader.OTHER_INSTALLERS, reader.LAB)
+        for name in (
+            *(reader.USE, reader.INSTALL, reader.REMOVE, reader.IN_A_CLONE),
+            *(reader.OTHER_INSTALLERS, reader.LAB),
+        )
         for block in reader.section(*name)
     ]
     assert typed == [block.text for scene in scenes_in(BARE) for _, block in scene.wanted()]
