@@ -282,11 +282,11 @@ class Cluster:
     def push(self, source: str | Path, path: str, *, force: bool = False, dry_run: bool = False) -> PushReport:
         """Copy data to the same path on every host."""
         source = expand_tilde(source)
-        target = parse_target(path, source)
-        if target.hosts is not None:
+        hosts, place = parse_target(path, source)
+        if hosts is not None:
             raise UserError(f"{path!r} names hosts, which a Cluster has", fix="limit='…' of Cluster chooses some")
         return self._call(
-            partial(pushed_files.push, source=source, path=target.path, force=force, dry_run=dry_run, watch=self._watch)
+            partial(pushed_files.push, source=source, path=place, force=force, dry_run=dry_run, watch=self._watch)
         )
 
     def exec(self, command: Sequence[str] | str) -> Report[HostOutput]:

@@ -78,14 +78,14 @@ def push_command(
         raise UserError(
             f"push takes SRC and PATH, not {len(others) + 1} words", fix=Fix("`ipexctl push ./corpus data/corpus`")
         )
-    target = parse_target(others[0], source)
-    targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
+    hosts, path = parse_target(others[0], source)
+    targets = targets if hosts is None else _with_hosts(targets, hosts)
     with open_hosts(targets, home, output) as (opened, interrupt):
         opened.warm()
         from ipexctl.api.pushed_files import push  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
-            report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
+            report = push(opened, source, path, force=force, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 

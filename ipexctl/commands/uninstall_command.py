@@ -11,7 +11,6 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
-from ipexctl.homes.control_files import FileGroup
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import encode
@@ -22,7 +21,8 @@ from ipexctl.ui.results import group_by, host_json, report_json, show_results
 from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
-    from ipexctl.homes.uninstall_hosts import UninstallReport, UninstallResult
+    from ipexctl.node.uninstall import FileGroup
+from ipexctl.homes.uninstall_hosts import UninstallReport, UninstallResult
 
 
 @command()
@@ -122,7 +122,7 @@ def _files_json(result: UninstallResult) -> dict[str, Any]:
 
 
 def _group_json(group: FileGroup) -> dict[str, Any]:
-    return {"kind": group.kind, "count": group.count, "bytes": group.size, "path": group.path}
+    return {"kind": group.kind, "count": group.entries, "bytes": group.size, "path": group.path}
 
 
 def show(report: UninstallReport, *, quiet: bool = False) -> None:
@@ -164,7 +164,7 @@ def _describe(results: Sequence[UninstallResult]) -> str:
     """Of hosts that have the same kinds of files: how many of each on all of them."""
     found, result = [], results[0]
     for groups in zip(*(each.found for each in results), strict=True):
-        name, count = _name(groups[0]), sum(group.count for group in groups)
+        name, count = _name(groups[0]), sum(group.entries for group in groups)
         what = format_count(count, name) if groups[0].kind in _FOUND else name
         found.append(f"{what} ({readable(sum(group.size for group in groups))})")
     others = f"of these, not yours: {name_owners(result.foreign)}" if result.foreign else ""

@@ -21,7 +21,7 @@ from ipexctl.files.file_transfer import FileTransfer, Origin, local_files
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
-from ipexctl.node.files.call_replies import InspectReply, PlaceReply
+from ipexctl.node.files.call_replies import InspectReply
 from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
 from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import OpenHosts
@@ -227,7 +227,7 @@ class Push:
             label=f"put files into {found.path}",
             timeout=self.opened.timeout,
         )
-        placed = reply.decode(PlaceReply).placed
+        placed = reply.integer("placed")
         files_sent = found.lacking if self.options.repos else placed
         sent_bytes = transfer.sent.get(host.name, 0)
         return replace(self._result_of(host, "changed"), files_sent=files_sent, sent_bytes=sent_bytes)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.files.sent_manifest import Manifest, leads_out
@@ -30,11 +30,6 @@ from ipexctl.remote.outcome import Cancelled
 
 _READERS: Final = 4
 _HOSTS: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)
-
-
-class PushTarget(NamedTuple):
-    hosts: str | None
-    path: str
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,8 @@ class PushSource:
         return entry._replace(path=self.file_name) if self.is_file else entry
 
 
-def parse_target(text: str, source: Path) -> PushTarget:
-    """`[HOSTS:]PATH`. Raises a UserError for an invalid PATH."""
+def parse_target(text: str, source: Path) -> tuple[str | None, str]:
+    """HOSTS and PATH of `[HOSTS:]PATH`. Raises a UserError for an invalid PATH."""
     match = _HOSTS.fullmatch(text)
     hosts, path = (match[1], match[2]) if match else (None, text)
     example = Fix("`ipexctl push ./corpus data/corpus`")
@@ -71,7 +66,7 @@ def parse_target(text: str, source: Path) -> PushTarget:
         )
     if path.endswith("/"):
         path = f"{path.rstrip('/')}/{source.absolute().name}"
-    return PushTarget(hosts, path)
+    return hosts, path
 
 
 def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
+from ipexctl.node.uninstall import FileGroup
 from ipexctl.option_declaration import DEFAULT_HOME, CallOptions
 from ipexctl.remote.local import is_this_machine
 from ipexctl.text import expand_tilde, home_directory
@@ -28,17 +28,6 @@ COMPLETIONS: Final = (
     ".config/fish/completions/ipexctl.fish",
 )
 """Files that `--install-completion` writes below the home directory; for bash it also adds a line to `.bashrc`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileGroup:
-    """Files of one kind. `fix`: how to remove them if they stay."""
-
-    kind: str
-    count: int
-    size: int
-    path: str = ""
-    fix: str = ""
 
 
 def find_control_files(

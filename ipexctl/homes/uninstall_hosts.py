@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
-from ipexctl.homes.control_files import FETCH_FIRST, FileGroup, find_control_files, remove_control_files
+from ipexctl.homes.control_files import FETCH_FIRST, find_control_files, remove_control_files
 from ipexctl.homes.pending import abandoned_runs, runs_directory, starting_runs
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host, find_leaders
@@ -21,7 +21,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.owners import Owned, name_owners
-from ipexctl.node.uninstall import HomeReply, UninstallRequest
+from ipexctl.node.uninstall import FileGroup, HomeReply, UninstallRequest
 from ipexctl.remote.caller import describe_foreign, removal_request
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import AgentPlace, call
@@ -250,12 +250,11 @@ def _first_result(answer: HostFacts) -> UninstallResult:
 
 
 def _with_reply(before: UninstallResult, reply: HomeReply, selection: Sequence[str]) -> UninstallResult:
-    found = tuple(FileGroup(*entry) for entry in reply.found)
     return replace(
         before,
-        status="changed" if found else before.status,
-        found=found or before.found,
-        left=tuple(FileGroup(*entry, _fix_of_left(entry.kind, selection)) for entry in reply.left),
+        status="changed" if reply.found else before.status,
+        found=reply.found or before.found,
+        left=tuple(group._replace(fix=_fix_of_left(group.kind, selection)) for group in reply.left),
         live=reply.live,
         starting=reply.starting,
         over=reply.over,

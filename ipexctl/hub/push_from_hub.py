@@ -28,7 +28,7 @@ from ipexctl.limits import OFFER_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, first_misplaced_path
 from ipexctl.node.common.json_records import JsonError
-from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
+from ipexctl.node.files.call_replies import SnapshotReply
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.node.hub.hub_download import HubDownloadRequest, OfferRequest
@@ -177,7 +177,7 @@ def _download(
         on_event=on_event,
         timeout=opened.timeout,
     )
-    snapshots = reply.decode(DownloadReply).snapshots
+    snapshots = tuple(each.decode(SnapshotReply) for each in reply.records("snapshots"))
     if [found.folder for found in snapshots] != folders:
         raise MalformedReply("it names other repositories", str(dict(reply))[:200])
     return [entry for found in snapshots for entry in _read_entries(found.folder, found.entries)], snapshots

@@ -31,17 +31,13 @@ SAMPLES = 4096
 """Numbers of a bucket that they compare."""
 
 
-class _LostOfBucket(NamedTuple):
-    parameters: tuple[int, ...]
-    pieces: dict[int, Lost]
-
-
 class Gradients:
     def __init__(self, model: Any, link: SharedLink, group: Any, ranks: Ranks) -> None:
         self._model = weakref.ref(model)  # the reducer, owned by the model, owns this object
         self._link, self._group, self._ranks = link, group, ranks
         self._factor = 1.0 / group.size()
-        self._lost: dict[int, _LostOfBucket] = {}
+        self._lost: dict[int, tuple[tuple[int, ...], dict[int, Lost]]] = {}
+        """Bucket → its parameters, and rounding losses by piece."""
         self._exchanges = 0
         self._sums: list[Any] = []
         self.script_hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
@@ -94,9 +90,9 @@ class Gradients:
             return None
         parameters = tuple(map(id, bucket.parameters()))
         kept = self._lost.get(bucket.index())
-        if kept is None or kept.parameters != parameters:
-            kept = self._lost[bucket.index()] = _LostOfBucket(parameters, {})
-        return kept.pieces
+        if kept is None or kept[0] != parameters:
+            kept = self._lost[bucket.index()] = (parameters, {})
+        return kept[1]
 
     def _reduce_with_backend(self, model: Any, group: Any, tensor: Any) -> Any:
         divisor = group.size()

@@ -17,7 +17,7 @@ from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, read_json
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
+from ipexctl.node.common.home import DIRECTORIES, HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
 from ipexctl.node.common.home_entries import PUSHED, TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
 from ipexctl.node.common.owners import Owned, RemovalRequest, find_foreign, name_owners
@@ -34,12 +34,17 @@ from ipexctl.node.run.record.stored_status import NoRecord, read_document
 from ipexctl.node.run.retention import runs_with_processes
 
 
-class HomeEntry(NamedTuple):
+class FileGroup(NamedTuple):
+    """Files of one kind."""
+
     kind: str
     entries: int
     size: int
+    """Bytes."""
     path: str = ""
     """Directory of files that are kept; else empty."""
+    fix: str = ""
+    """How to remove them if they stay; the control machine sets it."""
 
 
 class HomeReply(NamedTuple):
@@ -51,8 +56,8 @@ class HomeReply(NamedTuple):
     """Runs that have ended, according to their record here."""
     busy: tuple[str, ...]
     """Why nothing can be removed now, apart from runs."""
-    found: tuple[HomeEntry, ...]
-    left: tuple[HomeEntry, ...]
+    found: tuple[FileGroup, ...]
+    left: tuple[FileGroup, ...]
     """What is kept; `runs`, `projects` and `results` are files that runs wrote."""
     foreign: tuple[Owned, ...] = ()
     """Runs and environments that others made."""
@@ -60,7 +65,6 @@ class HomeReply(NamedTuple):
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
-EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "pushed", "results", "runs", "tmp", "wheels")
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
 
@@ -211,36 +215,36 @@ class HomeContents:
         documents = {"run": runs, "environment": envs, "pushed path": data}
         return sum((find_foreign(kind, made, self.request) for kind, made in documents.items()), ())
 
-    def found(self) -> Iterator[HomeEntry]:
+    def found(self) -> Iterator[FileGroup]:
         envs = environments.list_environments({"home": self.home}).envs
-        yield HomeEntry("environments", len(envs), sum(env.bytes or 0 for env in envs))
+        yield FileGroup("environments", len(envs), sum(env.bytes or 0 for env in envs))
         for kind, parts in self.parts().items():
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]
-            yield HomeEntry(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
+            yield FileGroup(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
         yield from (pushed_entry("pushed", each) for each in self.pushed if self.takes_results)
         for kind, name in KINDS.items():
             paths = self._own(name)
-            yield HomeEntry(kind, len(paths), sum(usage_of(path) for path in paths))
+            yield FileGroup(kind, len(paths), sum(usage_of(path) for path in paths))
 
     def parts(self) -> dict[str, list[Part]]:
         return {"runs": [*self.runs], "projects": [*self.trees], "results": [*self.result_directories]}
 
-    def left(self) -> Iterator[HomeEntry]:
+    def left(self) -> Iterator[FileGroup]:
         for (kind, parts), name in zip(self.parts().items(), ("runs", "code", "results")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:
                 size = sum(size_of(path) for path in results)
-                yield HomeEntry(kind, len(results), size, f"{self.home}/{name}")
+                yield FileGroup(kind, len(results), size, f"{self.home}/{name}")
         yield from (pushed_entry("pushed", each) for each in self.pushed if not self.takes_results)
         settings = f"{self.home}/tune.before"
         if os.path.lexists(settings):
-            yield HomeEntry("settings", 1, usage_of(settings), settings)
+            yield FileGroup("settings", 1, usage_of(settings), settings)
         foreign = list(foreign_entries(self.home))
         for path in foreign[:MAX_FOREIGN]:
-            yield HomeEntry("other", 1, usage_of(path), path)
+            yield FileGroup("other", 1, usage_of(path), path)
         if rest := foreign[MAX_FOREIGN:]:
-            yield HomeEntry("other", len(rest), sum(map(usage_of, rest)), self.home)
+            yield FileGroup("other", len(rest), sum(map(usage_of, rest)), self.home)
 
     def remove(self) -> None:
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
@@ -258,7 +262,7 @@ class HomeContents:
             remove_aside(f"{path}/aside")  # may be on another disk, in a tree
         for part in (*self.trees, *self.runs, *self.result_directories):
             part.remove(with_results=self.takes_results)
-        for name in EMPTIED:
+        for name in DIRECTORIES:
             for path in self._own(name):
                 # A part that has results or has just begun, and the record of what stays.
                 if not (is_run(path) or is_tree(path) or is_results(path) or name == PUSHED):
@@ -275,9 +279,9 @@ class HomeContents:
         remove_directory(os.fsencode(self.home))
 
 
-def pushed_entry(kind: str, pushed: PushedData) -> HomeEntry:
+def pushed_entry(kind: str, pushed: PushedData) -> FileGroup:
     where = "" if pushed.host == os.uname().nodename else f"{pushed.host}:"
-    return HomeEntry(kind, len(pushed.entries), pushed.size, where + pushed.path)
+    return FileGroup(kind, len(pushed.entries), pushed.size, where + pushed.path)
 
 
 def is_directory(path: bytes) -> bool:

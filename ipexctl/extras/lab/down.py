@@ -16,9 +16,9 @@ from ipexctl.errors import UserError
 from ipexctl.extras.lab import lab_record, lab_system
 from ipexctl.extras.lab.lab_files import UPLINK
 from ipexctl.extras.lab.lab_record import SWITCH, FoundLab, lab_lock, labs_to_remove, netns_name
-from ipexctl.homes.control_files import FileGroup
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import own_identity
+from ipexctl.node.uninstall import FileGroup
 
 
 @dataclass(frozen=True, slots=True)

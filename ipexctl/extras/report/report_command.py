@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import typer
 
@@ -39,25 +39,20 @@ from ipexctl.ui.message_output import print_message
 from ipexctl.ui.text_table import print_lines
 
 
-class RunReport(NamedTuple):
-    page: ReportPage
-    exit_code: int
-
-
 def report_of(
     record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel, *, timeout: float | None
-) -> RunReport:
-    """Ask node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
+) -> tuple[ReportPage, int]:
+    """The page, and an exit code. Ask node0, else read the copy in `runs`, the registry's directory."""
     answer = why(record, open_session, runs, cancel, timeout=timeout, has_losses=True)
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
-        return RunReport(page_without_record(answer.record, answer.diagnosis), answer.exit_code)
+        return page_without_record(answer.record, answer.diagnosis), answer.exit_code
     windows = answer.windows or RunWindows()
     names = {row.rank: row.host for row in snapshot.status.ranks}
     hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
     measured = measurements_of(windows.ranks, hosts, snapshot.losses, snapshot.series)
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
-    return RunReport(replace(page, slow=answer.slow, record=answer.record, profile=answer.profile), answer.exit_code)
+    return replace(page, slow=answer.slow, record=answer.record, profile=answer.profile), answer.exit_code
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
@@ -96,7 +91,7 @@ class RunPageFile:
     def write(self, record: RunRecord, output: Output) -> bool:
         """Write the page. A failure is only reported, because the run's exit code matters more."""
         with call_about_runs(output) as (caller, _):
-            page = _make_report(record, caller, None).page
+            page, _ = _make_report(record, caller, None)
         try:
             write_page("--report", self.path, page_html(page))
         except UserError as error:
@@ -140,14 +135,13 @@ def write_report(
 ) -> int:
     """Exits with the code of `why`."""
     check_file(option, path)
-    report, *others = [_make_report(record, caller, timeout) for record in records]
-    page = report.page
-    comparison = compare(page, *(other.page for other in others)) if others else None
+    (page, exit_code), *others = [_make_report(record, caller, timeout) for record in records]
+    comparison = compare(page, *(other for other, _ in others)) if others else None
     write_page(option, path, page_html(replace(page, comparison=comparison)))
-    return report.exit_code
+    return exit_code
 
 
-def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
+def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> tuple[ReportPage, int]:
     with node0_of(record, caller) as pool:
         return report_of(record, pool.session, RunRegistry().directory, pool.cancel, timeout=timeout)
 

@@ -126,8 +126,13 @@ def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None
     return digest.hexdigest()
 
 
-class RunReference(TypedDict):
+class HomeRequest(TypedDict):
+    """What an action needs that works in a home; `home_of` reads it."""
+
     home: str
+
+
+class RunReference(HomeRequest):
     id: str
 
 

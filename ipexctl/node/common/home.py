@@ -24,23 +24,9 @@ from ipexctl.node.common.walk import Place, Refused, enter, path_above_home
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
 DEFAULT_NAME = ".ipexctl"
-HOME_ENTRIES = frozenset(
-    {
-        "agent",
-        "checkpoints",
-        "code",
-        "envs",
-        HF_HOME,
-        "pushed",
-        "results",
-        "runs",
-        "tmp",
-        "wheels",
-        "tune.before",
-        "tune.before.rest",
-        MARK,
-    }
-)
+DIRECTORIES = ("agent", "checkpoints", "code", "envs", HF_HOME, "pushed", "results", "runs", "tmp", "wheels")
+"""`home_entries.py` says what in them is ipexctl's. Uninstall empties them in this order."""
+HOME_ENTRIES = frozenset((*DIRECTORIES, "tune.before", "tune.before.rest", MARK))
 STATE_DIRECTORY = ".ipexctl"
 """In a project's tree."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"

@@ -6,22 +6,17 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping, NamedTuple, Sequence
+from typing import Mapping, Sequence
 
 NAMES = ("rank", "local_rank", "host", "node0", "hosts", "port", "node0_port", "peers")
 _PLACEHOLDER = re.compile(r"\{\{|(?<!\$)\{(?P<name>[A-Za-z_]\w*)\}")
 
 
-class WrongName(NamedTuple):
-    word: int
-    """The position of the word."""
-    name: str
-
-
-def find_wrong_name(words: Sequence[str]) -> WrongName | None:
+def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
+    """The position of a word with an unknown placeholder, and its name."""
     return next(
         (
-            WrongName(at, found["name"])
+            (at, found["name"])
             for at, word in enumerate(words)
             for found in _PLACEHOLDER.finditer(word)
             if found["name"] is not None and found["name"] not in NAMES

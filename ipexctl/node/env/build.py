@@ -28,7 +28,7 @@ from ipexctl.node.common.answer import (
 )
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.environ import SetupError, source_setup
-from ipexctl.node.common.files import format_size, free_space, read_json, sha256_of, write_atomically
+from ipexctl.node.common.files import HomeRequest, format_size, free_space, read_json, sha256_of, write_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.home_entries import BUILD_DIRECTORY, STAGED_ENVIRONMENT, is_environment, own_entries
@@ -50,8 +50,7 @@ class LockDocument(TypedDict):
     wheels: list[LockedWheel]
 
 
-class BuildRequest(TypedDict):
-    home: str
+class BuildRequest(HomeRequest):
     name: str
     python: str
     files: list[StoreFile]

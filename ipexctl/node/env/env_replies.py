@@ -100,10 +100,6 @@ class EnvListing(NamedTuple):
         return self.leftover_bytes + self.wheel_bytes * bool(self.wheels) + sum(size for size in sizes if size)
 
 
-class Unpacked(NamedTuple):
-    wheels: tuple[str, ...]
-
-
 class Removed(NamedTuple):
     removed: tuple[str, ...]
     failed: Mapping[str, str]

@@ -13,11 +13,11 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
+from typing import IO, Any, Callable, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import Countdown
-from ipexctl.node.common.files import disk_usage, read_json, write_atomically
+from ipexctl.node.common.files import HomeRequest, disk_usage, read_json, write_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of, open_home
 from ipexctl.node.common.home_entries import (
@@ -41,10 +41,6 @@ HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """Path of Intel MPI's hydra, relative to the package of the oneCCL bindings."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
-
-
-class HomeRequest(TypedDict):
-    home: str
 
 
 class EnvActionRequest(HomeRequest):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterable, Iterator, Mapping, NamedTu
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError, answer_until_stopped
-from ipexctl.node.common.files import format_size, make_private_directory, sha256_of, write_atomically
+from ipexctl.node.common.files import HomeRequest, format_size, make_private_directory, sha256_of, write_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
@@ -170,8 +170,7 @@ class KeptPackage(TypedDict):
     requires: list[str]
 
 
-class CompileRequest(TypedDict):
-    home: str
+class CompileRequest(HomeRequest):
     uv: str | StoreFile
     """A path, or a file in the home's store."""
     requirements: list[str]

@@ -11,9 +11,10 @@ import re
 import sys
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypedDict
+from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.node.common.answer import AgentError, answer_until_stopped
+from ipexctl.node.common.files import HomeRequest
 from ipexctl.node.common.home import home_of
 from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.env_replies import ListReply
@@ -49,8 +50,7 @@ else:
 """
 
 
-class BackendListRequest(TypedDict):
-    home: str
+class BackendListRequest(HomeRequest):
     uv: str | StoreFile
     archive: StoreFile
     """The project's files, in the home's store."""

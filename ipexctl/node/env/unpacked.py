@@ -13,13 +13,15 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Iterator, NamedTuple, Sequence, TypedDict
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence, TypedDict
 
-from ipexctl.node.common.files import read_json
+from ipexctl.node.common.files import HomeRequest, read_json
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.env.check import check_files, check_packages, normalize, sites_of
-from ipexctl.node.env.env_replies import Unpacked
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 _BLOCK = 1 << 20
 
@@ -33,8 +35,7 @@ class LockedWheel(TypedDict):
     url: str | None
 
 
-class UnpackedRequest(TypedDict):
-    home: str
+class UnpackedRequest(HomeRequest):
     python: str
     """Such as `3.11`. It is in the paths of some files."""
     wheels: Sequence[LockedWheel]
@@ -121,5 +122,5 @@ def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict
     return found
 
 
-def list_unpacked(request: UnpackedRequest) -> Unpacked:
-    return Unpacked(tuple(sorted(find_unpacked(home_of(request, "envs"), request["python"], request["wheels"]))))
+def list_unpacked(request: UnpackedRequest) -> Json:
+    return {"wheels": sorted(find_unpacked(home_of(request, "envs"), request["python"], request["wheels"]))}

@@ -72,17 +72,9 @@ class InspectReply(NamedTuple):
     blocked_count: int = 0
 
 
-class PlaceReply(NamedTuple):
-    placed: int
-
-
 class SnapshotReply(NamedTuple):
     folder: str
     commit: str
     entries: str
     files: int
     downloaded: int
-
-
-class DownloadReply(NamedTuple):
-    snapshots: tuple[SnapshotReply, ...]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Sequence, TypedDict
 
+from ipexctl.node.common.files import HomeRequest
+
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
@@ -60,8 +62,7 @@ class ConnectRequest(StoreRequest):
     token: str
 
 
-class TreeRequest(TypedDict):
-    home: str
+class TreeRequest(HomeRequest):
     project: str
     digest: str
     lease: str | None
@@ -82,10 +83,9 @@ class PutRequest(TreeRequest):
     """Hashes of parcels that are in the tree's stage already."""
 
 
-class InspectRequest(TypedDict):
+class InspectRequest(HomeRequest):
     path: str
     """Absolute, or relative to the account's home."""
-    home: str
     manifest: int
     is_file: bool
     force: bool
@@ -98,8 +98,7 @@ class InspectRequest(TypedDict):
     """Compare sizes only: another host with this directory has just written it."""
 
 
-class PlaceRequest(TypedDict):
-    home: str
+class PlaceRequest(HomeRequest):
     by: Json | None
     """Who pushes, as `RunBy`."""
     path: str

@@ -16,11 +16,11 @@ import functools
 import os
 import re
 import stat
-from typing import Iterator, NamedTuple, Sequence, TypedDict
+from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import parts_of
-from ipexctl.node.common.files import explain_full_disk, format_size, free_space
+from ipexctl.node.common.files import HomeRequest, explain_full_disk, format_size, free_space
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, enter_named, write_all
 from ipexctl.node.common.home import home_of
@@ -42,8 +42,7 @@ _RESERVE = 64 << 20
 """Bytes that stay free: ranks need room for their output."""
 
 
-class KeepRequest(TypedDict):
-    home: str
+class KeepRequest(HomeRequest):
     cwd: str
     resumed: Sequence[str]
     """The runs that the new one continues, in order."""

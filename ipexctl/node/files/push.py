@@ -35,7 +35,7 @@ from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
-from ipexctl.node.files.call_replies import InspectReply, PlaceReply
+from ipexctl.node.files.call_replies import InspectReply
 from ipexctl.node.files.checkpoint_path import OWN_DATA, enter_path
 from ipexctl.node.files.compare import TargetView, compare
 from ipexctl.node.files.file_stream import check_hash, read_body
@@ -52,6 +52,7 @@ from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH, Policy
 from ipexctl.node.files.pushed import note_pushed
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.walk import Place
     from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
     from ipexctl.node.files.compare import Left, Match
@@ -309,7 +310,7 @@ def _stored(directory: GuardedDirectory) -> Iterator[os.stat_result]:
                 yield os.stat(os.path.join(above, name), follow_symlinks=False)
 
 
-def place(request: PlaceRequest) -> PlaceReply:
+def place(request: PlaceRequest) -> Json:
     _use_umask_of_home(is_home=bool(request["repos"]))
     path = request["path"]
     gone = AgentError("another program removed the files that had arrived", "run it again")
@@ -354,7 +355,7 @@ def place(request: PlaceRequest) -> PlaceReply:
             with contextlib.suppress(OSError, AgentError):  # without a home, nothing is recorded: uninstall keeps them
                 note_pushed(home_of(request), path, top.path, rows, writer, request["by"], is_new=is_new)
         clean_up(top, own, directory)
-        return PlaceReply(sum(row.kind != "d" for row in rows))
+        return {"placed": sum(row.kind != "d" for row in rows)}
 
 
 def _remove_leftovers(top: GuardedDirectory, name: bytes, rows: list[ManifestEntry]) -> None:

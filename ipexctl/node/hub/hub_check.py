@@ -13,11 +13,12 @@ import threading
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from typing import BinaryIO, Mapping, NamedTuple, TypedDict
+from typing import BinaryIO, Mapping, NamedTuple
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.environ import SetupError, account_variables, source_setup
+from ipexctl.node.common.files import HomeRequest
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
 from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of
@@ -44,8 +45,7 @@ OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 
-class HubRequest(TypedDict):
-    home: str
+class HubRequest(HomeRequest):
     setup: str
     variables: Mapping[str, str]
     tries: bool

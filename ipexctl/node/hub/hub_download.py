@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, TypedDict
 
 from ipexctl.node.common.answer import SIGNALS, Action, AgentError, answer_until_stopped, emit, explain_os_error
-from ipexctl.node.common.files import disk_usage, explain_full_disk, free_space, write_atomically
+from ipexctl.node.common.files import HomeRequest, disk_usage, explain_full_disk, free_space, write_atomically
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, check_name
 from ipexctl.node.common.home import home_of, make_home, open_home
@@ -29,13 +29,15 @@ from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.token_proof import ready
 from ipexctl.node.files import push
-from ipexctl.node.files.call_replies import DownloadReply, SnapshotReply
+from ipexctl.node.files.call_replies import SnapshotReply
 from ipexctl.node.files.file_stream import check_hash
 from ipexctl.node.files.manifest import ManifestEntry, VerifiedBlobs, to_json
 from ipexctl.node.files.place import CONTENT
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from ipexctl.node.common.answer import Json
 
 _WORKERS = 8
 _TRIES = 2
@@ -57,8 +59,7 @@ class WantedRepo(TypedDict):
     revision: str
 
 
-class HubDownloadRequest(TypedDict):
-    home: str
+class HubDownloadRequest(HomeRequest):
     repos: list[WantedRepo]
     include: list[str]
     """Patterns; empty for all files."""
@@ -354,22 +355,21 @@ class _Repo:
         return ManifestEntry(f"{self._folder.name}/{path}", kind, mode, size, content)  # type: ignore[arg-type]
 
 
-def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
+def download(request: HubDownloadRequest, _: BinaryIO) -> Json:
     home = home_of(request, f"{CACHE}/any")
     make_home(home)
     cache = Path(home).resolve() / CACHE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     cache = cache.resolve()  # `hub` may be the user's link to a larger disk
     verified = VerifiedBlobs((Path(home) / HF_HOME).resolve())
-    return DownloadReply(tuple(_Repo(request, wanted, cache, verified).bring() for wanted in request["repos"]))
+    return {"snapshots": [_Repo(request, wanted, cache, verified).bring() for wanted in request["repos"]]}
 
 
 _SIGN_OF_LIFE = 300.0
 """Seconds between events of a waiting call: one that is silent for an hour counts as hung."""
 
 
-class OfferRequest(TypedDict):
-    home: str
+class OfferRequest(HomeRequest):
     files: list[list[str]]
 
 

@@ -32,6 +32,7 @@ class NotifyEnd(NamedTuple):
     exit_code: int | None = None
     """As a shell shows it; None if the command timed out."""
     error: str = ""
+    """Why it could not be started; for `why`, else the last line that it printed."""
 
 
 class NotifyRequest(NamedTuple):

@@ -11,11 +11,11 @@ import os
 import signal
 import stat
 import time
-from typing import Sequence, TypedDict
+from typing import Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import RunReference, read_json, remove_file, write_json_atomically
+from ipexctl.node.common.files import HomeRequest, RunReference, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.frames import emit_frames
 from ipexctl.node.common.home import home_of, rundir_of
 from ipexctl.node.common.home_entries import is_plain_name, list_names
@@ -29,13 +29,11 @@ from ipexctl.node.run.record.stack_dumps import dump_frames, dump_path, new_dump
 from ipexctl.node.run.record.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
 
-class ListRequest(TypedDict):
-    home: str
+class ListRequest(HomeRequest):
     ids: Sequence[str] | None
 
 
-class FindRequest(TypedDict):
-    home: str
+class FindRequest(HomeRequest):
     word: str
     """An id or a part of it; empty for the newest run."""
 

@@ -123,12 +123,13 @@ def _refuse_placeholder(argv: Sequence[str]) -> None:
     if (wrong := find_wrong_name(argv)) is not None:
         from ipexctl.launch.launchers.line import refused_word  # most calls run a script
 
-        names = " ".join(f"{{{name}}}" for name in NAMES)
+        at, name = wrong
+        names = " ".join(f"{{{each}}}" for each in NAMES)
         raise refused_word(
             argv,
-            wrong.word,
-            f"{{{wrong.name}}} is no placeholder",
-            f"one of {names}; for a brace of the command itself, write two: {{{{{wrong.name}}}",
+            at,
+            f"{{{name}}} is no placeholder",
+            f"one of {names}; for a brace of the command itself, write two: {{{{{name}}}",
         )
 
 

@@ -453,7 +453,7 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         notes.append(f"{snapshot.status.unwritten_events} events are missing from node0's record: its disk was full")
     if (notify := snapshot.failed_notify) is not None:
         how = "took too long and was killed" if notify.exit_code is None else f"ended with exit code {notify.exit_code}"
-        line = f": {shorten_text(notify.line, 200)}" if notify.line else ""
+        line = f": {shorten_text(notify.error, 200)}" if notify.error else ""
         notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
     notes.extend(_crowded(snapshot) if cause is not None else ())
     for row in snapshot.status.ranks:

@@ -27,6 +27,7 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
+from ipexctl.node.run.notify import NotifyEnd
 from ipexctl.node.run.record.losses import MAX_POINTS, MAX_SERIES
 from ipexctl.run.stack_dump import Dump
 
@@ -36,14 +37,6 @@ class PrintedNumber(NamedTuple):
     value: float
     step: float | None = None
     """None if it was not printed."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedNotify:
-    exit_code: int | None
-    """None if it timed out."""
-    line: str
-    """The last line that it printed, or why it could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +61,7 @@ class RunSnapshot:
     dump: Dump | None = None
     dump_error: str = ""
     """Why no stacks could be read from a run that continues."""
-    failed_notify: FailedNotify | None = None
+    failed_notify: NotifyEnd | None = None
     copied: tuple[int, ...] = ()
     """Ranks whose lines are from the local copy, because the record lacks some of their output."""
     losses: tuple[PrintedNumber, ...] = ()
@@ -137,12 +130,12 @@ def _numbers(document: object) -> Iterator[PrintedNumber]:
             yield PrintedNumber(at, value, step)
 
 
-def _failed_notify(document: object) -> FailedNotify | None:
+def _failed_notify(document: object) -> NotifyEnd | None:
     if not isinstance(document, dict):
         return None
     code = as_number(document.get("exit_code"))
     line = document.get("error") or document.get("line")
-    return FailedNotify(None if code is None else int(code), line if isinstance(line, str) else "")
+    return NotifyEnd(None if code is None else int(code), line if isinstance(line, str) else "")
 
 
 def with_copied_output(snapshot: RunSnapshot, copied: RunSnapshot) -> RunSnapshot:

@@ -75,17 +75,12 @@ class SlowCause(NamedTuple):
     confidence: SlowConfidence
 
 
-class Signature(NamedTuple):
-    cause: SlowCause
-    fits: Callable[[Evidence], bool]
-
-
 def find_cause(evidence: Evidence) -> SlowCause:
     """The first signature that fits; a cause must explain at least EXPLAINS of the rank's additional own time. It is
     `possible` if others resemble it: a rank with more work also waits longer for crowded cores. If none fits, the
     evidence is `insufficient`.
     """
-    return next((signature.cause for signature in SIGNATURES if signature.fits(evidence)), _UNKNOWN)
+    return next((cause for cause, fits in SIGNATURES if fits(evidence)), _UNKNOWN)
 
 
 def needs_snapshot(cause: SlowCause) -> bool:
@@ -130,14 +125,14 @@ def _has_more_samples(evidence: Evidence) -> bool:
 
 _UNKNOWN: Final = SlowCause("unknown", "insufficient")
 _CONTENTION: Final = SlowCause("other-programs", "possible")
-SIGNATURES: Final = (
-    Signature(SlowCause("other-programs", "likely"), _has_other_programs),
-    Signature(_CONTENTION, _waits_for_processor),
-    Signature(SlowCause("slower-cores", "possible"), _has_lower_clock),
-    Signature(SlowCause("data", "likely"), _waits_for_data),
-    Signature(SlowCause("memory", "possible"), _lacks_memory),
-    Signature(SlowCause("more-work", "likely"), _has_more_samples),
-    Signature(SlowCause("more-work", "possible"), _computes_longer),
+SIGNATURES: Final[tuple[tuple[SlowCause, Callable[[Evidence], bool]], ...]] = (
+    (SlowCause("other-programs", "likely"), _has_other_programs),
+    (_CONTENTION, _waits_for_processor),
+    (SlowCause("slower-cores", "possible"), _has_lower_clock),
+    (SlowCause("data", "likely"), _waits_for_data),
+    (SlowCause("memory", "possible"), _lacks_memory),
+    (SlowCause("more-work", "likely"), _has_more_samples),
+    (SlowCause("more-work", "possible"), _computes_longer),
 )
 """Specific signatures come before signatures that they resemble."""
 

@@ -23,6 +23,7 @@ from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, c
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_STEP
 from ipexctl.node.common.answer import Json
+from ipexctl.node.common.files import HomeRequest
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import NO_PLAN
 from ipexctl.node.env.build import BuildRequest
@@ -32,13 +33,11 @@ from ipexctl.node.env.env_replies import (
     EnvListing,
     EnvRecord,
     Removed,
-    Unpacked,
     VerifyPhase,
     VerifyResult,
 )
 from ipexctl.node.env.environments import (
     CheckRequest,
-    HomeRequest,
     LinkRequest,
     NoteRequest,
     PruneRequest,
@@ -175,7 +174,7 @@ class EnvClient:
 
     def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
         request: UnpackedRequest = {"home": self.home, "python": python, "wheels": wheels}
-        return frozenset(self._call("unpacked", request, cached=cached).decode(Unpacked).wheels)
+        return frozenset(self._call("unpacked", request, cached=cached).texts("wheels"))
 
     def listing(self) -> EnvListing:
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.commands.uninstall_command import show
-from ipexctl.homes.control_files import FileGroup
 from ipexctl.homes.uninstall_hosts import CONTROL_MACHINE, UninstallReport, UninstallResult
 from ipexctl.hosts.host import Host
+from ipexctl.node.uninstall import FileGroup
 from ipexctl.remote.outcome import HostError
 
 

@@ -240,7 +240,7 @@ def pushed(target: Path, nodes: Tree, then: Then = nothing, *, force: bool = Fal
             "by": None,
         }
         done = push.place(asked)
-        return counted(received=len(found.need), sent=done.placed)
+        return counted(received=len(found.need), sent=done["placed"])
     except (AgentError, OSError) as error:
         return [f"failed {error}"]
 

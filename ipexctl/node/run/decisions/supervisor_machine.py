@@ -720,7 +720,10 @@ def finish(turn: Transition) -> None:
     ending, has_run = ending_of(turn.state), turn.state.status.mpirun.pid is not None
     turn.set_status(exit_code=ending.code, ended=turn.now.epoch, state=ending.state)
     turn.log("ended", state=ending.state, exit_code=ending.code)
-    turn.do(m.Finish(notifies=bool(turn.state.start.notify) and has_run))
+    turn.do(m.SupervisorAct.FINISH)
+    if turn.state.start.notify and has_run:
+        turn.do(m.SupervisorAct.NOTIFY)
+    turn.do(m.SupervisorAct.RELEASE_WAITING)
 
 
 EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {

@@ -425,6 +425,9 @@ class SupervisorAct(Enum):
     CHECK_DISK = "check the disk; DISK_HAS_ROOM may follow"
     TAKE_DUMP = "prepare a dump of all stacks; ReportAsked follows"
     ASK_TIME_LEFT = "ask the queue in the background; TimeLeft follows"
+    FINISH = "save the record for the last time"
+    NOTIFY = "start the command of --notify"
+    RELEASE_WAITING = "end the programs on hosts of the pool without ranks"
     ASK_JOB = "ask the queue while the ranks end, because the queue may be what ends them"
 
 
@@ -511,10 +514,6 @@ class Close(NamedTuple):
     asks_job: bool
 
 
-class Finish(NamedTuple):
-    notifies: bool
-
-
 Action = Union[
     SupervisorAct,
     StartAttempt,
@@ -529,7 +528,6 @@ Action = Union[
     WriteDump,
     RemoveDump,
     Close,
-    Finish,
 ]
 
 

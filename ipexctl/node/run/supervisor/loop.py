@@ -157,7 +157,9 @@ class SupervisorLoop:
             m.SupervisorAct.ASK_TIME_LEFT: self.ask_time_left,
             m.SupervisorAct.ASK_JOB: self.ask_job,
             m.Close: self.close,
-            m.Finish: self.finish,
+            m.SupervisorAct.FINISH: self.finish,
+            m.SupervisorAct.NOTIFY: self.start_notify,
+            m.SupervisorAct.RELEASE_WAITING: self.release_waiting,
         }
         self.signals: list[int] = []
         self.wake = self.catch_signals()
@@ -733,18 +735,15 @@ class SupervisorLoop:
                 self.log("output-lost", {"rank": peer.rank, "host": self.record.status.node0})
         self.record.give_up_held()
 
-    def finish(self, command: m.Finish) -> None:
+    def finish(self, _: m.SupervisorAct) -> None:
         self.is_finished = True
         until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())
         while self.record.is_unsaved and time.monotonic() < until:
             time.sleep(1.0)
             self.record.save(time.monotonic())
-        if command.notifies:
-            self.start_notify()
-        self.release_waiting()
 
-    def release_waiting(self) -> None:
+    def release_waiting(self, _: m.SupervisorAct) -> None:
         if not self.state.has_pool or not self.state.shell:
             return
         calls = HostCalls(self.state.shell, shell_environment(self.state.plan), self.state.starvation)
@@ -754,7 +753,7 @@ class SupervisorLoop:
             calls.take()
             time.sleep(0.1)
 
-    def start_notify(self) -> None:
+    def start_notify(self, _: m.SupervisorAct) -> None:
         from ipexctl.node.run import notify  # few runs have --notify
         from ipexctl.node.run.record import run_document  # few runs have --notify
 

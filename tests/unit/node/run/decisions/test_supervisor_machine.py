@@ -252,7 +252,7 @@ def test_mpirun_that_cannot_start_ends_the_run_and_starts_no_command_of_notify()
     assert run.done(m.Close)
     run.at(1, m.Closed())
     assert (run.state.status.state, run.reason) == ("failed", "mpirun can't be started")
-    assert run.done(m.Finish) == [m.Finish(notifies=False)]
+    assert run.acts(m.SupervisorAct.FINISH) and not run.acts(m.SupervisorAct.NOTIFY)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_run_is_ok_when_all_ranks_and_mpirun_have_ended() -> None:
     status = run.state.status
     assert (status.state, status.exit_code, status.reason, run.states()) == ("ok", 0, "", ["ok", "ok"])
     assert [event["state"] for event in run.logged("ended")] == ["ok"]
-    assert run.done(m.Finish) == [m.Finish(notifies=True)]
+    assert run.acts(m.SupervisorAct.FINISH) and run.acts(m.SupervisorAct.NOTIFY)
 
 
 @pytest.mark.parametrize(
@@ -644,7 +644,7 @@ def test_ranks_hear_of_the_limit_before_the_run_is_stopped() -> None:
     assert run.ending == ("stopped", 143)
     run.stopped_ranks_end(3587).run_until(3588).at(3588, m.Closed())
     assert (run.state.status.state, run.state.status.job_end) == ("stopped", "LIMIT_NEAR")
-    assert run.done(m.Finish) == [m.Finish(notifies=False)]
+    assert run.acts(m.SupervisorAct.FINISH) and not run.acts(m.SupervisorAct.NOTIFY)
 
 
 def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None:
