@@ -97,10 +97,7 @@ def wait_for_gloo() -> None:
     """Wait, because gloo's threads can abort the process at exit: one takes the GIL to release tensors, and Python ends
     it inside a C++ destructor while the interpreter is finalized: "terminate called without an active exception"."""
     if "torch" in sys.modules:
-        try:
-            load_in_rank("gloo_threads").wait_for_gloo()
-        except Exception:  # noqa: BLE001  # without the run's files it exits at once
-            return
+        call_in_rank("gloo_threads", "wait_for_gloo")
 
 
 def install_stack_dumps() -> None:
@@ -192,10 +189,7 @@ def install_notes() -> None:
 
 
 def watch_store(module: Any) -> None:
-    try:
-        getattr(load_in_rank("store"), RENDEZVOUS[module.__name__])(module)
-    except Exception:  # noqa: BLE001  # a torch without these functions: the store ends with rank 0
-        return
+    call_in_rank("store", RENDEZVOUS[module.__name__], module)
 
 
 def keep_store(notes: Notes) -> None:
@@ -249,14 +243,7 @@ def load_on_group() -> Any:
 
 def install_weights() -> None:
     if os.environ.get("IPEXCTL_SHARE_WEIGHTS"):
-        call_after_import("torch", share_weights)
-
-
-def share_weights(torch: Any) -> None:
-    try:
-        load_in_rank("shared_weights").install(torch)
-    except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
-        return
+        call_after_import("torch", lambda torch: call_in_rank("shared_weights", "install", torch))
 
 
 def wrap_ddp(module: Any) -> None:
@@ -267,16 +254,7 @@ def wrap_ddp(module: Any) -> None:
 def install_meter() -> None:
     if os.environ.get("IPEXCTL_METER"):
         for name in METERED:
-            call_after_import(name, start_meter)
-
-
-def start_meter(module: Any) -> None:
-    """Start the meter. If that fails, the script trains without it, and nothing is printed."""
-    try:
-        watch = getattr(load_in_rank("meter"), METERED[module.__name__])
-        watch(module)
-    except Exception:  # noqa: BLE001  # only the throughput is missing then
-        return
+            call_after_import(name, lambda module: call_in_rank("meter", METERED[module.__name__], module))
 
 
 def install_profile() -> None:
@@ -442,6 +420,14 @@ def load_on_model() -> Any:
         return load_in_rank("meter").meter().on_model
     except Exception:  # noqa: BLE001  # nothing is measured then
         return id
+
+
+def call_in_rank(name: str, function: str, *modules: Any) -> None:
+    """Call a function of the run's own files, which all ranks have alike. The script runs without what fails."""
+    try:
+        getattr(load_in_rank(name), function)(*modules)
+    except Exception:  # noqa: BLE001  # a torch without what it uses
+        return
 
 
 def load_in_rank(name: str) -> Any:
