@@ -33,7 +33,7 @@ OPTIMIZED_TORCH: Final = "2.7"
 
 RESUMING_TRL: Final = "1.14.1"
 """The first trl whose scripts read --resume_from_checkpoint."""
-DTYPE_TRL: Final = "0.24"
+DTYPE_TRL: Final = "0.23"
 """The first trl whose scripts read --dtype; older ones read --torch_dtype."""
 LEAST_USEFUL: Final = {"trl": RESUMING_TRL}
 """Package → the version that an install prefers where only the name is asked for."""

@@ -57,11 +57,9 @@ def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMem
     for given in (gathered.options, *changes):
         options |= {_RENAMED.get(name, name): value for name, value in given.items() if f"--{name}" not in left_out}
     memory = memory_of(found.tensors, options, is_alone=context.world_size == 1)
-    free = {node.name: node.facts.memory.free for node in context.nodes}
-    return memory._replace(
-        hosts={node.name: memory.of(node.count) for node in context.nodes},
-        fits={name: memory.ranks_in(size) for name, size in free.items() if size is not None},
-    )
+    once, free = memory.of(0), {node.name: node.facts.memory.free for node in context.nodes}
+    fits = {name: max(0, size - once) // (memory.of(1) - once) for name, size in free.items() if size is not None}
+    return memory._replace(hosts={node.name: memory.of(node.count) for node in context.nodes}, fits=fits)
 
 
 def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:

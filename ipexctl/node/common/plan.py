@@ -119,9 +119,6 @@ class TrainingMemory(NamedTuple):
     fits: Mapping[str, int] = {}
     """Host → ranks that its free memory holds, with batches of the longest sequences."""
 
-    def ranks_in(self, size: int) -> int:
-        return max(0, size - self.of(0)) // (self.of(1) - self.of(0))
-
     def of(self, ranks: int, without: str = "") -> int:
         return sum(self.once.values()) + ranks * sum(size for name, size in self.each.items() if name != without)
 

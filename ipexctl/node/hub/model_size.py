@@ -38,12 +38,10 @@ def find_model(name: str, cache: str, directories: Sequence[str]) -> str:
 
 def has_data(name: str, cache: str, directories: Sequence[str]) -> bool:
     """True if a data set is a path, or if the datasets library has prepared it here: offline, it loads no other."""
-
-    def word(text: str) -> str:
-        return re.sub("[_/]", "", text).lower()  # org/SomeName is prepared in org___some_name
-
     prepared = glob.glob(f"{glob.escape(os.path.dirname(cache))}/datasets/*")
-    return bool(_path_in(name, directories)) or word(name) in {word(os.path.basename(path)) for path in prepared}
+    names = (name, *map(os.path.basename, prepared))  # org/SomeName is prepared in org___some_name
+    wanted, *words = (re.sub("[_/]", "", each).lower() for each in names)
+    return wanted in words or bool(_path_in(name, directories))
 
 
 def _path_in(name: str, directories: Sequence[str]) -> str:

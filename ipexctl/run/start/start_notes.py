@@ -29,7 +29,6 @@ from ipexctl.node.common.hub_cache import is_repo_id
 from ipexctl.node.common.placeholders import used_names
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
-from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.projects.own_launches import RAY
 from ipexctl.projects.root import real_path
 from ipexctl.projects.trainer_use import SETTING
@@ -196,12 +195,10 @@ def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
 
 def trl_notes(context: Gathered, plan: Plan) -> Iterator[str]:
     """On what this version of trl does not do. Raises a StartError if it does not know an option of the line."""
-    version, update = (
-        context.env.packages.get("trl", ""),
-        Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}"),
-    )
+    version = context.env.packages.get("trl", "")
     if not version or not is_of_trl(plan.asked):
         return
+    update = Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}")
     if "--dtype" in plan.command and before(version, DTYPE_TRL):
         reason = f"trl {version} does not know --dtype: its scripts end with an error"
         fix = Fix("{update}; or add to the line: --torch_dtype bfloat16", update=update)
@@ -216,7 +213,8 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
     hub = {host.name: context.hub[host.name] for host in plan.hosts if host.name in context.hub}
     for option, what, prefix in ((MODEL, "model", "hf:"), (DATA, "data set", "hf-dataset:")):
         name = context.options.get(option, "")
-        lacking = [host for host, found in hub.items() if name in found.lacking and not _may_load(name, found)]
+        is_id = is_repo_id(name)
+        lacking = [host for host, found in hub.items() if name in found.lacking and (found.problem or not is_id)]
         if not lacking or (name.startswith("/") and any(name in word for word in context.asked.argv)):
             continue  # `path_checks.py` names a path of the line
         where = f"{name}, the {what} of the line, is neither in the project nor on {fold(lacking)}"
@@ -225,7 +223,7 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         if source.exists():
             target = str(PurePosixPath(context.home).parent / source.name)
             push, then = ipexctl_command("push", str(source), target), f"; then: --{option} {shlex.quote(target)}"
-        elif is_repo_id(name):
+        elif is_id:
             where += f", which can't load it from the hub: {hub[lacking[0]].problem}"
             push = ipexctl_command("push", prefix + name)
             if option == DATA:
@@ -234,10 +232,6 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
             yield f"{where}: the script fails if it does not make it"
             continue
         yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
-
-
-def _may_load(name: str, found: FoundHub) -> bool:
-    return not found.problem and is_repo_id(name)
 
 
 def gpu_notes(context: Gathered, _: Plan) -> Iterator[str]:

@@ -87,8 +87,8 @@ def planned(version: str, *words: str, **options: Any) -> tuple[Any, Plan]:
 @pytest.mark.parametrize(
     ("version", "words", "is_refused"),
     [
-        ("0.23.1", ("--dtype", "bfloat16"), True),
-        ("0.24.0", ("--dtype", "bfloat16"), False),
+        ("0.22.2", ("--dtype", "bfloat16"), True),
+        ("0.23.0", ("--dtype", "bfloat16"), False),
         ("0.20.0", ("--torch_dtype", "bfloat16"), False),
         ("", ("--dtype", "bfloat16"), False),
     ],
@@ -101,7 +101,7 @@ def test_a_trl_that_does_not_know_an_option_is_refused(version: str, words: tupl
     with pytest.raises(StartError) as refused:
         list(trl_notes(context, found))
     assert (
-        missing(refused.value.failure.reason + refused.value.failure.fix, "0.23.1 --dtype trl>=1.14.1 --torch_dtype")
+        missing(refused.value.failure.reason + refused.value.failure.fix, "0.22.2 --dtype trl>=1.14.1 --torch_dtype")
         == []
     )
 
