@@ -82,9 +82,12 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     for unit in sorted(_units(request, runs), key=lambda unit: unit.written, reverse=True):
         of_series.setdefault(_series(unit.path), []).append(unit)
     for series, units in of_series.items():
-        whole = [unit for unit in units if is_whole(unit.copy or unit.path)]
-        own = next((unit for unit in whole if unit.run in request["resumed"]), None)
-        others = whole[: whole.index(own)] if own is not None else whole
+        own: _Unit | None = None
+        others = list[_Unit]()
+        for unit in units:
+            if own is None and is_whole(unit.copy or unit.path):
+                others.append(unit)
+                own = others.pop() if unit.run in request["resumed"] else None
         is_recorded = series == _series(request["recorded"])
         is_in_the_way = bool(others) and (own is not None or (request["sets_aside"] and is_recorded))
         replaced = f"{others[0].run}:{others[0].path}" if is_in_the_way else ""
