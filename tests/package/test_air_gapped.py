@@ -15,7 +15,7 @@ from page_scenes import CHECKOUT, Scene, play, scenes
 FILES = ("ipexctl", "playbooks", "README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "hatch_build.py")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @scenes(CHECKOUT)
 def test_wheels_install_ipexctl_where_no_pip_is(context: Scene, tmp_path: Path) -> None:
     shell = Shell(tmp_path, env=package_settings())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -31,5 +32,9 @@ def test_site_builds_strictly_with_every_page(context: Scene, tmp_path: Path) ->
             text = html.read_text()
             assert "<h1" in text
             assert "fonts.googleapis" not in text
+    for moved in ("accelerate", "exec", "team", "trackers"):
+        (target,) = re.findall(r"url=\.\./([\w/#-]+)", (site / moved / "index.html").read_text())
+        page, _, anchor = target.partition("#")
+        assert f'id="{anchor}"' in (site / page / "index.html").read_text()
     assert (site / "files/examples/train_digits.py").is_file()
     assert "<image" not in (site / "pictures/lost-host.svg").read_text()
