@@ -71,8 +71,6 @@ class RequirementFiles(NamedTuple):
     """Those of one version, as in `peft==0.14`."""
     optional: tuple[tuple[str, str], ...] = ()
     """Normalized name of a package, and an extra, group or untaken file that has it, as an option: `--extra dev`."""
-    unread: str = ""
-    """A list beside those that are taken, which is not read."""
     others: tuple[str, ...] = ()
     """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
     asked: tuple[str, ...] = ()
@@ -104,11 +102,8 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     chain = directories_up(layout.root, start)
     notes: list[str] = []
     found: list[str] = []
-    unread = ""
     for directory in chain:
-        files, unread_here = _files_in(layout.root, directory, notes)
-        found += files
-        unread = unread or unread_here
+        found += _files_in(layout.root, directory, notes)
     is_locked = any(os.path.basename(file) == UV_LOCK for file in found)
     for package in layout.own if not is_locked else ():
         for name in _declaring(layout.root, package.directory)[:1]:
@@ -119,12 +114,11 @@ def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFil
     stated = () if found else tuple(islice(_packages_in_readmes(layout, chain[0]), _MOST_STATED))
     others = tuple(file for file in (*_other_files(layout.root), conda) if file and file not in found)
     names, optional = _names_in(layout, found, others)
-    unread = unread or (conda if conda in others else "")
     pins = tuple(pin for file in found for pin in _pins_of(layout, file))
     asked = tuple(file for file in found if file.endswith(FILES) and needs_backend(layout.root / file))
     names |= {*_of_lines(stated)}
     shown = tuple(dict.fromkeys(notes))
-    return RequirementFiles(tuple(found), names, pins, optional, unread, others, asked, shown, stated)
+    return RequirementFiles(tuple(found), names, pins, optional, others, asked, shown, stated)
 
 
 def with_optional(
@@ -147,15 +141,15 @@ def _joined(directory: str, name: str) -> str:
     return name if directory == "." else f"{directory}/{name}"
 
 
-def _files_in(root: Path, directory: str, notes: list[str]) -> tuple[list[str], str]:
-    """The files of one directory, and the requirements.txt that a lock replaces."""
+def _files_in(root: Path, directory: str, notes: list[str]) -> list[str]:
+    """The files of one directory: a lock replaces the others."""
     read = TextReader(root / directory, notes.append)
     pyproject, listed = read(PYPROJECT), bool(read(REQUIREMENTS).strip())
     if (root / directory / UV_LOCK).is_file() and pyproject:
-        return [_joined(directory, UV_LOCK)], _joined(directory, REQUIREMENTS) if listed else ""
+        return [_joined(directory, UV_LOCK)]
     found = [PYPROJECT] if has_dependencies(pyproject) else []
     found += [REQUIREMENTS] if listed else []
-    return [_joined(directory, name) for name in found] or _declaring(root, directory)[:1], ""
+    return [_joined(directory, name) for name in found] or _declaring(root, directory)[:1]
 
 
 def _declaring(root: Path, directory: str) -> list[str]:

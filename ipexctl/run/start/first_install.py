@@ -325,7 +325,7 @@ def _request_of_project(
         return None
     if made is None:
         return None
-    on_step(f"note: packages of {_named(usable)} are installed, too; {_beside(layout, files, usable)}")
+    on_step(f"note: packages of {_named(usable)} are installed, too; without them: --no-requirements")
     for each in made.unread:
         name = os.path.relpath(each.path)
         on_step(f"note: the list of {name} is known once it is installed: node0 asks its build, whose code makes it")
@@ -375,13 +375,6 @@ def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest)
         return project._replace(requirements=(), left_out=project.requirements)
     taken = tuple(file for file in project.requirements if file not in wanted.left_out)
     return project._replace(requirements=taken, left_out=wanted.left_out)
-
-
-def _beside(layout: ProjectLayout, files: RequirementFiles, usable: Sequence[str]) -> str:
-    if files.unread:
-        alone = f"for it alone: {_options_for(layout, [files.unread])}"
-        return f"{files.unread} is not read beside {_named(usable)}; {alone}"
-    return "without them: --no-requirements"
 
 
 def _note_on_none(layout: ProjectLayout, files: RequirementFiles) -> str:
