@@ -163,7 +163,7 @@ class RankOutput:
     def library(self) -> str:
         """Such as `torch` or `Python's tempfile`: where the innermost call is; empty if it is in the script's code."""
         files = [frame["file"] for frame in self._frames if not _OF_IMPORT.search(frame["file"])]
-        match = _OF_LIBRARY.search(files[-1]) if files else None
+        match = _OF_LIBRARY.search(files[0 if _FATAL in self.last_text else -1]) if files else None
         if match is None:
             return ""
         return match["package"] or f"Python's {match['module']}"
@@ -317,6 +317,7 @@ class PatternMatch:
             or_without_host="" if is_alone else Fix("; to run without it: `--limit !{host}`", host=output.host),
             rank=output.rank,
             process=output.process,
+            inner=output.library or "a library",
             at=f" ({output.place})" if output.place else "",
             host=output.host,
             hosts=_folded(hosts),
