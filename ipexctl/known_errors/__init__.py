@@ -1,1 +1,4 @@
-"""Known error texts of runs and verifications. Pure, but for `error_table.py`, which reads `table.yaml`."""
+"""Known error texts of runs and verifications.
+
+In: lines, exit codes and proofs. Out: a cause with its fix, or none. Pure, but for the reader of `table.yaml`.
+"""

@@ -1,1 +1,4 @@
-"""What a project is: its root, its own packages, the packages that it requires. Nothing of a project is run."""
+"""What a project is: its root, its own packages, the packages that it requires.
+
+In: texts of files. Out: layouts, requirements, what a script does. Nothing of a project is run.
+"""

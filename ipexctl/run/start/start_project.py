@@ -37,7 +37,7 @@ from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
 from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
-from ipexctl.run.start.script_imports import project_module, project_script
+from ipexctl.run.start.script_reading import project_module, project_script
 from ipexctl.text import join_words, tilde_path
 
 _MOST_SIMILAR: Final = 20

@@ -1,1 +1,4 @@
-"""The resolver: one stack for all hosts, from a request, their facts and the available wheels. Pure."""
+"""The resolver: one stack for all hosts.
+
+In: a request, facts, the available wheels. Out: a plan with its reason, or a refusal. Pure.
+"""

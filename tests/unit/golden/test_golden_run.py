@@ -41,7 +41,8 @@ from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
 from ipexctl.run.start.resume import resumed_spec
-from ipexctl.run.start.script_imports import check_imports, check_syntax, project_script, read_script
+from ipexctl.run.start.script_imports import check_imports, check_syntax
+from ipexctl.run.start.script_reading import project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_request import StartError, check_request, refuse_bad_rank_counts
 from plan_helpers import changed, spec_of

@@ -20,7 +20,8 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import _is_of_verify, _left_out_packages, _line_of_run, _newest_packages
-from ipexctl.run.start.script_imports import check_imports, install_by_run, project_script
+from ipexctl.run.start.script_imports import check_imports, install_by_run
+from ipexctl.run.start.script_reading import project_script
 from ipexctl.run.start.start_notes import copies_notes
 from ipexctl.run.start.start_project import locate_project
 from ipexctl.run.start.start_request import StartError

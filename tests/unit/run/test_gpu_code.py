@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_for, suggestions
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.run.start.script_imports import read_script
+from ipexctl.run.start.script_reading import read_script
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_request import StartError
 from plan_helpers import spec_of

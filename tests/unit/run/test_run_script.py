@@ -22,15 +22,8 @@ from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ScriptFile
 from ipexctl.run.start.context import complete_facts
-from ipexctl.run.start.script_imports import (
-    check_imports,
-    check_own_modules,
-    install_by_run,
-    project_module,
-    project_script,
-    read_script,
-    with_sent_files,
-)
+from ipexctl.run.start.script_imports import check_imports, check_own_modules, install_by_run, with_sent_files
+from ipexctl.run.start.script_reading import project_module, project_script, read_script
 from ipexctl.run.start.start_project import locate_project
 from ipexctl.run.start.start_request import StartError, StartFailure
 from message_data import missing
@@ -383,7 +376,7 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
     def denied(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("ipexctl.run.start.script_imports.read_regular", denied)
+    monkeypatch.setattr("ipexctl.run.start.script_reading.read_regular", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
         project_script("train.py", tmp_path / "train.py", read_layout(tmp_path, tmp_path))
 

@@ -12,7 +12,7 @@ from case_table import case_table
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
-from ipexctl.run.start.script_imports import read_script
+from ipexctl.run.start.script_reading import read_script
 from ipexctl.run.start.start_notes import OF_SCRIPT, texts_of, trainer_notes
 from message_data import missing
 from plan_helpers import spec_of

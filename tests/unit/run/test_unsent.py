@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions, TypedCall
 from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.run.start.script_imports import read_script
+from ipexctl.run.start.script_reading import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
 from ipexctl.sync.project import read_project
 from plan_helpers import spec_of
