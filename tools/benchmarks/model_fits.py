@@ -10,7 +10,7 @@ from ipexctl.node.common.plan import TrainingMemory
 from ipexctl.node.common.rank_options import SHARE_WEIGHTS
 from ipexctl.node.hub.model_size import TensorKind
 
-from .report import Report, markdown, put_between_markers
+from .report import put_between_markers
 
 PAGE: Final = Path(__file__).parents[2] / "docs/guides/fine-tune.md"
 NAME: Final = "model-fits"
@@ -69,15 +69,12 @@ def memory_for(shape: Shape, mode: str) -> TrainingMemory:
 
 def table() -> str:
     header = ("GB of a host's memory", *(f"{ranks} rank{'s' * (ranks > 1)}" for ranks in RANKS), "8, a copy each")
-    rows = tuple(
-        (
-            name,
-            *(f"{memory_for(shape, 'auto').of(ranks) / 1e9:.0f}" for ranks in RANKS),
-            f"{memory_for(shape, 'off').of(RANKS[-1]) / 1e9:.0f}",
-        )
-        for name, shape in MODELS.items()
-    )
-    return markdown(Report(1, header, rows))
+    rows = [header, ("---", *["---:"] * (len(header) - 1))]
+    for name, shape in MODELS.items():
+        shared, apart = memory_for(shape, "auto"), memory_for(shape, "off")
+        sizes = (*map(shared.of, RANKS), apart.of(RANKS[-1]))
+        rows.append((name, *(f"{size / 1e9:.0f}" for size in sizes)))
+    return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 
 
 if __name__ == "__main__":
