@@ -225,7 +225,8 @@ def mention_page(answer: WhyResult) -> WhyResult:
 def _with_call_options(answer: WhyResult) -> WhyResult:
     diagnosis, options = answer.diagnosis, answer.record.call_options
     cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
-    after = tuple(map(options.apply, diagnosis.next))
+    steps = diagnosis.next if answer.record.is_own else (step for step in diagnosis.next if not _stops(step))
+    after = tuple(map(options.apply, steps))
     if diagnosis.state == "lost" or (diagnosis.state == "unknown" and not (answer.error and answer.error.has_answered)):
         after += tuple(filter(None, (answer.record.resume_command,)))
     elif diagnosis.state in ("failed", "stopped") and answer.snapshot and answer.snapshot.status.fetch_line:
@@ -234,6 +235,10 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
     if lost and any(lost in text for text in (*after, cause.fix if cause else "")):
         notes = (*notes, f"{lost}, which the commands below name, is no longer there: put it back, or type --hosts")
     return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after, notes=notes))
+
+
+def _stops(step: str) -> bool:
+    return isinstance(step, Fix) and any(command.verb == "stop" for command in step.commands)
 
 
 def _read_snapshot(
