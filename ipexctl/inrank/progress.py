@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import os
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ HOLDERS = ("args", "config", "cfg", "state", "self", "hparams", "opt")
 """Variables whose attributes may have such a number."""
 DEEPEST = 60
 ACCUMULATES = ("accum", "no_sync")
+DIRECTORY = os.path.join(os.path.dirname(__file__), "")
 
 
 def planned_steps(done: int) -> tuple[int, int]:
@@ -30,7 +32,7 @@ def planned_steps(done: int) -> tuple[int, int]:
         if (steps := named_steps(frame.f_locals, done))[0]:
             return steps
         file = frame.f_code.co_filename
-        if "site-packages" not in file and "inrank/" not in file and file[:1] != "<":
+        if "site-packages" not in file and not file.startswith(DIRECTORY) and file[:1] != "<":
             found = loops_of(frame)
             if found is None:
                 return 0, 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.inrank import progress
+
 ROOT = Path(__file__).parents[3]
 BEFORE = """\
 import argparse, sys
@@ -110,3 +112,16 @@ def test_a_trainer_says_which_step_is_its_first_else_the_optimizers_state(
     argv = [sys.executable, str(tmp_path / "train.py")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout == f"{first}\n"
+
+
+def test_the_files_of_the_meter_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def loops(file: str) -> list[tuple[str, object]]:
+        read.append(file)
+        return []
+
+    monkeypatch.setattr(progress, "_loops", loops)
+    exec(compile("progress.planned_steps(3)", f"{progress.DIRECTORY}meter.py", "exec"), {"progress": progress})
+    assert read
+    assert not [file for file in read if file.startswith(progress.DIRECTORY)]
