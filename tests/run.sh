@@ -3,6 +3,7 @@
 #   sh tests/run.sh                 checks, unit tests, and each command once on real hosts: about six minutes on two cores
 #   sh tests/run.sh --changed       checks, and the tests nearest to what differs from main; it says what it leaves out
 #   sh tests/run.sh --all           everything: all tests on real hosts, the pages, Ansible, Slurm, real wheels
+#   sh tests/run.sh --machines      doctor, plans and trainings on machines of QEMU: sockets, SNC, HBM, limits of cgroups
 #   sh tests/run.sh --ci            after the plain call: what changed since the last landing, and an eighteenth of the rest
 #   sh tests/run.sh -k hostfile     any other arguments go to pytest
 . "$(dirname -- "$0")/../.ci/environment"
@@ -23,6 +24,15 @@ pytest() { exec .venv/bin/python tests/rerun_failed.py "$@"; }
 at_a_time="--dist loadfile --no-loadscope-reorder -n"
 most="tests/lab tests/package tests/process tests/unit"
 
+# An image of Debian takes five minutes and 3 GB, once. Without KVM a machine takes minutes to boot and to train.
+machine_images() {
+  packages qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs ip:iproute2 ssh:openssh-client &&
+    for image in bookworm trixie; do
+      [ -e /var/cache/ipexctl-machines/$image ] || .venv/bin/python -m tools.machines build $image || return 1
+    done
+}
+has_kvm() { [ -w /dev/kvm ] && { [ -e /sys/module/kvm_intel ] || [ -e /sys/module/kvm_amd ]; }; }
+
 # shellcheck disable=SC2086
 set -e
 case "${1:-}" in
@@ -31,7 +41,21 @@ case "${1:-}" in
     files=$(.venv/bin/python tests/selection.py changed)
     pytest --once -q -n 2 --dist loadfile tests/checks $files
     ;;
-  --all) pytest $at_a_time 3 tests/checks tests/stack $most ;;
+  --all)
+    machines=
+    if has_kvm && machine_images; then
+      machines=tests/machines
+      export IPEXCTL_TESTS_MACHINES=yes
+    else
+      say "left out: machines of QEMU, which take hours without KVM (sh tests/run.sh --machines)"
+    fi
+    pytest $at_a_time 3 tests/checks tests/stack $machines $most
+    ;;
+  --machines)
+    export IPEXCTL_TESTS_MACHINES=yes
+    machine_images
+    pytest --once --durations 0 tests/machines
+    ;;
   --ci)
     .venv/bin/python tests/selection.py ci >.venv/whole-files
     # The plain call has run the other unit tests; each worker would take 14 s to collect them.

@@ -1,0 +1,169 @@
+"""Builds an image: a root by debootstrap, an initrd that sets up the network, and torch by `ipexctl install`.
+
+Nothing is emulated here: debootstrap and the install run in a chroot, the install through an sshd of its own in the
+machines' network. The initrd has the few modules that a machine needs, its address and its name, so the root needs no
+kernel package and no network service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from .network import INSTALL_ADDRESS, NETWORK_NAMESPACE, NUMBERS, address_of, network
+from .programs import run
+
+ACCOUNT: Final = "ml"
+_PACKAGES: Final = (
+    "systemd systemd-sysv dbus libpam-systemd openssh-server python3 python3-venv tar numactl iproute2 iputils-ping "
+    "util-linux procps kmod busybox-static ca-certificates"
+)
+_MODULES: Final = ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_rng")
+_SIZE: Final = "8G"
+"""Of the filesystem, which is sparse."""
+_INIT: Final = """\
+#!/bin/busybox sh
+export PATH=/bin
+for name in mkdir mount insmod ip hostname sleep cat switch_root; do busybox ln -s busybox /bin/$name; done
+mkdir -p /proc /dev /root
+mount -t proc proc /proc
+mount -t devtmpfs dev /dev
+for module in {modules}; do insmod /$module.ko; done
+for word in $(cat /proc/cmdline); do
+  case $word in machine.*) eval "${{word#machine.}}" ;; esac
+done
+ip link set lo up
+for i in 1 2 3 4 5 6 7 8 9; do [ -e /proc/sys/net/ipv4/conf/eth0 ] && break; sleep 1; done
+ip link set eth0 up
+[ -z "$ipv4" ] || ip addr add "$ipv4/24" dev eth0
+[ -z "$ipv4" ] || ip route add default via "${{ipv4%.*}}.1"
+ip -6 addr add "$ipv6/64" dev eth0 nodad
+until mount -t ext4 /dev/vda /root; do sleep 1; done
+hostname "$name"
+echo "$name" >/root/etc/hostname
+echo "127.0.0.1 localhost $name" >/root/etc/hosts
+cat /proc/sys/kernel/random/uuid | busybox tr -d - >/root/etc/machine-id
+exec switch_root /root "$program"
+"""
+_SSHD_ALONE: Final = """\
+#!/bin/sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts; mount -t tmpfs shm /dev/shm; mount -t tmpfs run /run
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir -p /run/sshd; /usr/sbin/sshd -o UsePAM=no
+while :; do sleep 3600 & wait $!; done
+"""
+
+
+def build(directory: Path, suite: str, torch: str) -> None:
+    """Make `directory` with the image of `suite`. `torch`: the version to install for all machines; empty for none."""
+    directory.mkdir(parents=True)
+    root = directory / "root"
+    try:
+        run("debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES.split())}", suite, root, timeout=1800)
+        _settle(root, directory)
+        _add_kernel(root, directory)
+        if torch:
+            _install(root, directory, torch)
+        _pack(root, directory)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(root)
+
+
+def _pack(root: Path, directory: Path) -> None:
+    for name in ("var/cache/apt/archives", "var/lib/apt/lists"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    run("truncate", "-s", _SIZE, directory / "root.part")
+    run("mke2fs", "-q", "-F", "-t", "ext4", "-d", root, directory / "root.part", timeout=900)
+    (directory / "root.part").rename(directory / "root.img")  # last: with it, the image is complete
+
+
+def _settle(root: Path, directory: Path) -> None:
+    run("chroot", root, "useradd", "-m", "-s", "/bin/bash", ACCOUNT)
+    run("chroot", root, "usermod", "-p", "*", ACCOUNT)  # a locked account may not log in with a key either
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / "key")
+    for home, owner in (("root", "root"), (f"home/{ACCOUNT}", ACCOUNT)):
+        (root / home / ".ssh").mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(directory / "key.pub", root / home / ".ssh/authorized_keys")
+        run("chroot", root, "chown", "-R", f"{owner}:{owner}", f"/{home}/.ssh")
+    host_key = " ".join((root / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
+    addresses = [INSTALL_ADDRESS, *(each for number in NUMBERS for each in address_of(number))]
+    (directory / "known_hosts").write_text("".join(f"{address} {host_key}\n" for address in addresses))
+    (root / "etc/ssh/sshd_config.d/machines.conf").write_text("UseDNS no\nPermitRootLogin prohibit-password\n")
+    (root / "etc/fstab").write_text("/dev/vda / ext4 rw,noatime 0 1\n")
+    program = root / "usr/local/sbin/sshd-alone"
+    program.write_text(_SSHD_ALONE)
+    program.chmod(0o755)
+    timers = "apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+    run("chroot", root, "systemctl", "mask", *timers.split(), "getty@tty1.service", "systemd-timesyncd.service")
+
+
+def _add_kernel(root: Path, directory: Path) -> None:
+    """Take kernel and modules from Debian's package, which is not installed: it would bring an initrd of its own."""
+    work = root / "tmp/kernel"
+    work.mkdir()
+    shown = run("chroot", root, "apt-cache", "depends", "linux-image-cloud-amd64")
+    package = next(line.split()[-1] for line in shown.splitlines() if "Depends: linux-image-" in line)
+    run("chroot", root, "sh", "-c", f"cd /tmp/kernel && apt-get -qq download {package} && dpkg -x *.deb .", timeout=600)
+    release = package.removeprefix("linux-image-")
+    shutil.copy(work / f"boot/vmlinuz-{release}", directory / "kernel")
+    if not (work / "lib").exists():
+        (work / "lib").symlink_to("usr/lib")
+    run("chroot", root, "depmod", "-b", "/tmp/kernel", release)
+    tree = work / "initrd"
+    (tree / "bin").mkdir(parents=True)
+    shutil.copy(root / "bin/busybox", tree / "bin/busybox")
+    names: dict[str, None] = {}
+    for module in _MODULES:
+        needed = run("chroot", root, "modprobe", "-d", "/tmp/kernel", "-S", release, "--show-depends", module)
+        for path in (root / line.split()[1].lstrip("/") for line in needed.splitlines() if line.startswith("insmod")):
+            name = path.name.partition(".ko")[0]
+            packed = path.read_bytes()
+            (tree / f"{name}.ko").write_bytes(lzma.decompress(packed) if path.suffix == ".xz" else packed)
+            names[name] = None
+    (tree / "init").write_text(_INIT.format(modules=" ".join(names)))
+    (tree / "init").chmod(0o755)
+    run(
+        "chroot", root, "sh", "-c", "cd /tmp/kernel/initrd && find . | busybox cpio -o -H newc >/tmp/kernel/initrd.cpio"
+    )
+    shutil.move(work / "initrd.cpio", directory / "initrd")
+    shutil.rmtree(work)
+
+
+def _install(root: Path, directory: Path, torch: str) -> None:
+    """Install an environment natively: emulated, it would take half an hour."""
+    with network(), _sshd_in(root):
+        words = ("--user", ACCOUNT, "--identity", directory / "key", "--known-hosts", directory / "known_hosts")
+        where = ("--hosts", INSTALL_ADDRESS, *words)
+        what = ("--stack", "torch", "--torch", torch)
+        run(sys.executable, "-m", "ipexctl", "install", *where, *what, timeout=1800, cwd=directory)
+
+
+@contextlib.contextmanager
+def _sshd_in(root: Path) -> Iterator[None]:
+    """An sshd that sees `root` alone, at INSTALL_ADDRESS. Its mounts are gone with it."""
+    mounts = (
+        "mount -t proc proc {0}/proc; mount -t sysfs sys {0}/sys; mount --rbind /dev {0}/dev; mkdir -p {0}/run/sshd; "
+    )
+    script = (
+        mounts.format(root) + f"mount -t tmpfs shm {root}/dev/shm; exec chroot {root} /usr/sbin/sshd -D -e -o UsePAM=no"
+    )
+    run("ip", "-n", NETWORK_NAMESPACE, "addr", "replace", f"{INSTALL_ADDRESS}/24", "dev", "br0")
+    argv = ["ip", "netns", "exec", NETWORK_NAMESPACE, "unshare", "--mount", "sh", "-c", script]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
+        run("ip", "-n", NETWORK_NAMESPACE, "addr", "del", f"{INSTALL_ADDRESS}/24", "dev", "br0")
