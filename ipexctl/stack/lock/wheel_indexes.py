@@ -151,7 +151,8 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
 def silent_index(availability: Availability) -> SourceFailure | None:
     """Return an index that did not answer. PyTorch's and Intel's indexes have only torch and its extensions."""
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
-    return next((failure for failure in availability.failures if failure.source not in of_stacks), None)
+    others = (each for each in availability.failures if each.source not in of_stacks)
+    return next((each for each in others if urlsplit(each.source).hostname not in _STACK_HOSTS), None)
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:

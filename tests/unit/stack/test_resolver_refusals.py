@@ -260,6 +260,14 @@ def test_a_silent_index_is_the_reason_only_for_a_package_that_was_missed(message
     assert ("REASON" in text_of(error)) == (reason == "PyPI can't be reached")
 
 
+@pytest.mark.parametrize("source", ["PyTorch's CPU index", "https://download.pytorch.org/whl/cpu/torch_stable.html"])
+def test_an_index_of_torch_is_no_reason_for_another_package(source: str) -> None:
+    answered = answer_of(source_at("https://a/simple"), failures=(SourceFailure(source, "REASON"),))
+    messages = "Because there is no version of peft==99 and you require peft==99, "
+    error = explain_refusal(messages + END, plan("numpy"), ("peft==99",), {}, answered, "node1")
+    assert isinstance(error, LacksVersion)
+
+
 def test_the_end_of_a_long_message_is_kept_as_a_build_prints_its_error_there() -> None:
     lines = ["Failed to build `deep`", *[f"line {number} of the build" for number in range(60)], "error: no mpicc"]
     text = text_of(error_for("\n".join(lines)))
