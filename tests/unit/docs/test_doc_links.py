@@ -77,3 +77,11 @@ def test_first_picture_is_small_loads_nothing_and_stands_still_for_who_wants_tha
     assert re.search(
         r"rank 1 on node2 was killed .* likely cause: .* see who works there: ipexctl exec -l node2", shown
     )
+
+
+def test_picture_of_readme_loads_nothing_and_names_the_line_of_the_rank_that_hangs() -> None:
+    picture = (ROOT / "docs/pictures/why-hang.svg").read_text()
+    assert len(picture.encode()) < 30_000
+    assert re.findall(r'(?:href|src)="(?!#)|url\((?!#)|@import|<script', picture) == []
+    shown = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", picture).replace("&#160;", " "))
+    assert re.search(r"likely cause: rank 1 on \S+ is in next_batch at train.py:\d+, while rank 0 .* waits", shown)
