@@ -66,7 +66,7 @@ class KeptCheckpoint(NamedTuple):
     """RUN:PATH of another run's checkpoint that was in the way, and is kept; or empty."""
 
 
-class _Unit(NamedTuple):
+class _Checkpoint(NamedTuple):
     path: str
     run: str
     written: float
@@ -78,7 +78,7 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     """Keep what there is, put back what another run replaced, and return the newest. Raises an AgentError if it does
     not fit, or if the other run goes on."""
     home, found = home_of(request, "results"), list[KeptCheckpoint]()
-    runs, of_series = os.path.join(home, "runs"), dict[str, list[_Unit]]()
+    runs, of_series = os.path.join(home, "runs"), dict[str, list[_Checkpoint]]()
     for unit in sorted(_units(request, runs), key=lambda unit: unit.written, reverse=True):
         of_series.setdefault(_series(unit.path), []).append(unit)
     for series, units in of_series.items():
@@ -113,7 +113,7 @@ def _series(path: str) -> str:
     return re.sub("[0-9]+", "#", path)
 
 
-def _units(request: KeepRequest, runs: str) -> Iterator[_Unit]:
+def _units(request: KeepRequest, runs: str) -> Iterator[_Checkpoint]:
     """Checkpoints at their paths, then kept ones of the resumed runs."""
     chain = [recorded_run(os.path.join(runs, run)) for run in request["resumed"]]
     top, recorded = request["path"] or os.path.dirname(request["recorded"]), request["recorded"]
@@ -131,10 +131,10 @@ def _units(request: KeepRequest, runs: str) -> Iterator[_Unit]:
         written = newest_write(path)
         own = next((run for run in reversed(chain) if run.begun < written), chain[-1])
         writer = find_later_writer(written, own, others(own, os.path.dirname(path))) or own
-        yield _Unit(path, writer.id, written)
+        yield _Checkpoint(path, writer.id, written)
     for run in chain:
         base = kept_copies(run.directory)
-        yield from (_Unit(copy[len(base) :], run.id, newest_write(copy), copy) for copy in saved(base))
+        yield from (_Checkpoint(copy[len(base) :], run.id, newest_write(copy), copy) for copy in saved(base))
 
 
 def _opened(path: str) -> GuardedDirectory:
@@ -143,7 +143,7 @@ def _opened(path: str) -> GuardedDirectory:
     return GuardedDirectory.at(enter_named(above, f"make {above} this account's own"))
 
 
-def _remove(units: Sequence[_Unit], runs: str) -> None:
+def _remove(units: Sequence[_Checkpoint], runs: str) -> None:
     """Remove kept checkpoints of other runs from the way. Raises an AgentError if one of the runs goes on."""
     for run in runs_with_processes(runs).intersection(unit.run for unit in units):
         raise AgentError(

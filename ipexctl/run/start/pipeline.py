@@ -13,17 +13,23 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import PurePosixPath
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.live_runs import CallDetails
 from ipexctl.homes.pending import clear_pending, mark_pending
 from ipexctl.homes.prune_runs import prune_local, read_limits
 from ipexctl.homes.registry import RunRegistry, new_id, new_record
 from ipexctl.launch.other_runs import notes_on
+from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.env.check import normalize
+from ipexctl.option_declaration import install_command
 from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -31,13 +37,19 @@ from ipexctl.run.start.begin import Launch
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, likely_nodes
 from ipexctl.run.start.exclusive import HostLocks, OtherRunBegan, check_alone, lock_hosts, notes_on_hiding
-from ipexctl.run.start.script_imports import check_on_hosts
+from ipexctl.run.start.script_imports import check_on_hosts, install_by_run
 from ipexctl.run.start.sent_run import PARTS, SentRun
-from ipexctl.run.start.shown_notes import ShownNotes
-from ipexctl.run.start.start_notes import AFTER_START, OF_SCRIPT, OF_START, texts_of
-from ipexctl.run.start.start_plan import in_tree, make_plan
+from ipexctl.run.start.start_notes import (
+    AFTER_START,
+    OF_PLAN,
+    OF_SCRIPT,
+    OF_START,
+    REFUSALS,
+    ShownNotes,
+    texts_of,
+)
 from ipexctl.run.start.start_project import find_commit
-from ipexctl.run.start.start_request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure, check_pool_plan
 from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
 from ipexctl.run.windows import earlier_memory
@@ -220,3 +232,32 @@ def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRe
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
     return connectivity.result()
+
+
+def make_plan(context: Gathered, run: str) -> Plan:
+    """The plan of a run; its working directory follows when the hosts' tree is known. Raises a StartError."""
+    spec = context.spec
+    for refuse in REFUSALS:
+        refuse(spec, context.env.packages)
+    plan = plan_launch(context, run)
+    if isinstance(plan, Refusal):
+        raise StartError(plan)
+    plan = plan._replace(notes=tuple(texts_of(OF_PLAN, context, plan)))
+    if plan.env:
+        requirements = spec.project.requirements
+        own = sorted({*requirements.names} - {pin.partition("==")[0] for pin in requirements.pins})
+        plan = plan._replace(
+            install=str(install_command(spec.asked.env)),
+            packages=tuple(sorted(map(normalize, context.env.packages))),
+            install_by_run=str(install_by_run(spec) or ""),
+            project_packages=(*own, *requirements.pins),
+        )
+    if spec.asked.has_pool and (refusal := check_pool_plan(spec.asked, plan)) is not None:
+        raise StartError(refusal)
+    return plan
+
+
+def in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
+    """The plan with the ranks' working directory and the modules' directories in the tree that the hosts have."""
+    settings = (*plan.settings, *own_paths(plan.project, tree, plan.rundir))
+    return plan._replace(cwd=str(PurePosixPath(tree) / spec.project.subdirectory), settings=settings)

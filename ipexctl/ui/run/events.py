@@ -23,7 +23,7 @@ from ipexctl.run.follow_run import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.ui.message_output import STOPPING, fit_lines, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
-from ipexctl.ui.run.plain import ShownNotes
+from ipexctl.ui.run.plain import NoteFilter
 from ipexctl.ui.safe_output import Pipe, PrefixedLines, print_document
 
 SCHEMA: Final = "ipexctl.run-event/1"
@@ -150,7 +150,7 @@ class EventsView:
         self._words = Pipe(sys.stderr, cancel)
         self.record: RunRecord | None = None
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
-        self._notes = ShownNotes()
+        self._notes = NoteFilter()
         self._shown: RunStatus | None = None
         self._attempt = 0
         self._failed: set[int] = set()

@@ -76,7 +76,7 @@ class RunView(Protocol):
 _OF_THE_RUN: Final = ("restart", "checkpoint", "group", "job-limit", "changed-orders")
 
 
-class ShownNotes:
+class NoteFilter:
     """Shows each note once: a restart is in the output of every rank."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class PlainRun(OutputPipes):
         self._quiet = quiet
         self._timestamps = timestamps
         self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
-        self._notes = ShownNotes()
+        self._notes = NoteFilter()
         self._tracebacks = Tracebacks() if folds else None
 
     def __enter__(self) -> PlainRun:

@@ -20,7 +20,7 @@ from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks, parse_ranks
 from ipexctl.text import neutralise, printable, strip_colors
 from ipexctl.ui.message_output import notice_text
 from ipexctl.ui.run.figure_texts import Figures
-from ipexctl.ui.run.plain import ShownNotes
+from ipexctl.ui.run.plain import NoteFilter
 from ipexctl.ui.safe_output import NewestLines
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class RunState:
         """`elapsed` of the status, and the tick that first saw it."""
         self._updated: dict[tuple[int, StreamName], None] = {}
         self._notices: list[str] = []
-        self._shown_notes = ShownNotes()
+        self._shown_notes = NoteFilter()
         self._measured: float | None = None
         self._paused_entries: list[LogLine] | None = None
         self._apply_status(status)

@@ -236,7 +236,7 @@ def test_fix_repeats_the_host_options() -> None:
     said = StartFailure("REASON", Fix("`ipexctl install --env x`; `ipexctl ps`"))
     assert (
         said.with_call_options(CallOptions(" -H 'my hosts' -l a")).fix
-        == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
+        == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps -H 'my hosts'"
     )
     assert said.with_call_options(NO_OPTIONS).fix == said.fix
 

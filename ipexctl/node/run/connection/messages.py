@@ -153,7 +153,7 @@ class Stacks(NamedTuple):
     processes: tuple[Json, ...]
 
 
-class Word(Enum):
+class BareMessage(Enum):
     REWOUND = "rewound"
     """The rank sends refused output again from here on."""
     RECONNECTING = "reconnecting"
@@ -198,7 +198,7 @@ class GoneWrappers(NamedTuple):
     ranks: tuple[int, ...]
 
 
-StarterMessage = Union[Word, WrapperEnded, ShellOutput, ShellEnded, GoneWrappers]
+StarterMessage = Union[BareMessage, WrapperEnded, ShellOutput, ShellEnded, GoneWrappers]
 Message = Union[
     Hello,
     Beat,
@@ -212,7 +212,7 @@ Message = Union[
     Stuck,
     Stacks,
     StepCount,
-    Word,
+    BareMessage,
     End,
     StepWindow,
     HostNotes,
@@ -221,7 +221,7 @@ Message = Union[
 ]
 
 
-MESSAGES: Mapping[str, Callable[..., Message] | Word] = {
+MESSAGES: Mapping[str, Callable[..., Message] | BareMessage] = {
     "beat": Beat,
     "checkpoint-failed": Complaint,
     "port": ChosenPort,
@@ -235,8 +235,8 @@ MESSAGES: Mapping[str, Callable[..., Message] | Word] = {
     "stuck": Stuck,
     "stacks": Stacks,
     "steps": StepCount,
-    "rewound": Word.REWOUND,
-    "reconnecting": Word.RECONNECTING,
+    "rewound": BareMessage.REWOUND,
+    "reconnecting": BareMessage.RECONNECTING,
     "end": End,
     "window": StepWindow,
     "host": HostNotes,
@@ -245,8 +245,8 @@ MESSAGES: Mapping[str, Callable[..., Message] | Word] = {
 }
 
 
-STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage] | Word] = {
-    "beat": Word.BEAT,
+STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage] | BareMessage] = {
+    "beat": BareMessage.BEAT,
     "wrapper-ended": WrapperEnded,
     "shell-output": ShellOutput,
     "shell-ended": ShellEnded,
@@ -268,12 +268,12 @@ def read_message(payload: bytes) -> Message:
     return message
 
 
-def _read_kind(kinds: Mapping[str, Callable[..., Any] | Word], payload: bytes) -> Any:
+def _read_kind(kinds: Mapping[str, Callable[..., Any] | BareMessage], payload: bytes) -> Any:
     fields = decode_json(payload)
     kind = kinds.get(str(fields.get("t")))
     if kind is None:
         raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
-    return kind if isinstance(kind, Word) else decode_fields(kind, fields)
+    return kind if isinstance(kind, BareMessage) else decode_fields(kind, fields)
 
 
 def decode_fields(kind: Callable[..., Value], fields: Json) -> Value:

@@ -141,7 +141,7 @@ def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState]) -> No
 def on_rank_sent(turn: Transition, event: m.RankSent) -> None:
     message = event.message
     named = message.t if isinstance(message, (messages.Complaint, messages.Signalled)) else message
-    if handle := MESSAGES.get(named if isinstance(named, (str, messages.Word)) else type(named)):
+    if handle := MESSAGES.get(named if isinstance(named, (str, messages.BareMessage)) else type(named)):
         handle(turn, turn.state.ranks[event.rank], message)
 
 
@@ -180,7 +180,7 @@ def on_disconnected(turn: Transition, event: m.Disconnected) -> None:
     )
 
 
-def on_reconnecting(turn: Transition, peer: RankState, _: messages.Word) -> None:
+def on_reconnecting(turn: Transition, peer: RankState, _: messages.BareMessage) -> None:
     turn.set_rank(peer.rank, is_leaving=True)
 
 
@@ -751,7 +751,7 @@ EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {
 }
 MESSAGES: Mapping[object, Callable[[Transition, RankState, Any], None]] = {
     messages.Hello: on_connected,
-    messages.Word.RECONNECTING: on_reconnecting,
+    messages.BareMessage.RECONNECTING: on_reconnecting,
     "checkpoint-failed": on_checkpoint_failed,
     messages.ChosenPort: on_chosen_port,
     messages.Started: on_started,

@@ -198,7 +198,7 @@ class RankConnections:
             peer = self._peers[link]
             if kind == b"J":
                 received = messages.read_message(payload)
-                if received is messages.Word.REWOUND:
+                if received is messages.BareMessage.REWOUND:
                     peer.accept_output()
                 self._owner.on_message(peer, received)
             else:

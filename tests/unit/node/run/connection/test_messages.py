@@ -24,7 +24,7 @@ from ipexctl.node.common.processes import has_exited, pid_scope, start_of
 from ipexctl.node.common.records import Detail, RunStatus
 from ipexctl.node.common.token_proof import Link, message
 from ipexctl.node.files.file_stream import CHUNK, END, FilePart, WantedFile, header_line, read_files
-from ipexctl.node.run.connection.messages import MAX_TEXT, Exit, Word, read_message
+from ipexctl.node.run.connection.messages import MAX_TEXT, BareMessage, Exit, read_message
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, WrapperProcess
 from ipexctl.node.run.record.recorder import Recorder
 from ipexctl.node.run.supervisor.host_calls import HostAnswer, HostCalls, gone_ranks
@@ -186,7 +186,7 @@ def test_an_announcement_counts_although_a_reset_followed_it(tmp_path: Path) -> 
         time.sleep(0.1)
         connections.acknowledge(peer)
         connections.handle_ready([], 1.0)
-    assert [owner.heard[0], *map(type, owner.heard[1:])] == [Word.RECONNECTING, Disconnected]
+    assert [owner.heard[0], *map(type, owner.heard[1:])] == [BareMessage.RECONNECTING, Disconnected]
 
 
 def test_a_host_says_which_wrappers_are_gone() -> None:

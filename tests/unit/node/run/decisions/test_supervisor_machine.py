@@ -147,7 +147,7 @@ def test_a_run_ends(
         (  # it is slow, and has said so
             {},
             [
-                (5, SENT(1, messages.Word.RECONNECTING)),
+                (5, SENT(1, messages.BareMessage.RECONNECTING)),
                 (5, closed_by_peer(1)),
                 (5 + RANK_SILENCE - 1, lambda run: run.connect(1)),
             ],
