@@ -82,8 +82,8 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     for unit in sorted(_units(request, runs), key=lambda unit: unit.written, reverse=True):
         of_series.setdefault(_series(unit.path), []).append(unit)
     for series, units in of_series.items():
-        own: _Unit | None = None
-        others = list[_Unit]()
+        own: _Checkpoint | None = None
+        others = list[_Checkpoint]()
         for unit in units:
             if own is None and is_whole(unit.copy or unit.path):
                 others.append(unit)
