@@ -6,12 +6,13 @@ as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and table
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
 the last landing within `CI_BUDGET`, and an eighteenth of the rest. Which one is the number of commits: in 20 landings
 each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of an eighteenth.
-Real wheels are near to what is in `OF_WHEELS` alone. As a plugin of pytest, `--whole FILE` takes that list: tests
-that are neither core nor of a file in it are left out. `--after-plain FILE` leaves out the core, too, but for tests
-that need a program the plain call may have lacked.
+Real wheels are near to what is in `OF_WHEELS` alone; machines of QEMU, which take hours, are in no share. As a plugin
+of pytest, `--whole FILE` takes that list: tests that are neither core nor of a file in it are left out. `--after-plain
+FILE` leaves out the core, too, but for tests that need a program the plain call may have lacked.
 
 In: git and `durations.json`, the seconds of each file in the last recorded run (`python tests/selection.py record
-JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out nothing.
+JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out
+nothing else.
 """
 
 from __future__ import annotations

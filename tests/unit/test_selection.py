@@ -107,8 +107,8 @@ def test_whole_files_run_beside_the_core_of_all_others(tmp_path: Path) -> None:
 
 @pytest.mark.needs("git")
 def test_every_file_that_is_not_core_is_in_a_share() -> None:
-    plain = ("tests/checks/", "tests/unit/")
-    rest = [file for file in project_imports() if is_test(file) and not file.startswith(plain)]
+    elsewhere = ("tests/checks/", "tests/unit/", "tests/machines/")
+    rest = [file for file in project_imports() if is_test(file) and not file.startswith(elsewhere)]
     assert rest
     assert all(file.startswith(REST) for file in rest)
 
