@@ -115,7 +115,7 @@ class RankOutput:
         lines = [bare(line) for line in self.err]
         above = replace(self, err=tuple(lines[: _last_exception(lines) or 0]), out=())
         others = [*_OTHERS.finditer("\n".join(above.err[-_SAID_AFTER:]))]
-        is_called = (self.exception or ("",))[0].endswith("CalledProcessError")
+        is_called = (self.exception or ("",))[0].endswith(("CalledProcessError", "BrokenPipeError"))
         said = [line.strip() for line in above.err if line.strip()]
         raised = f"{': '.join(above.exception)}" + f" ({above.place})" * bool(above.place) if above.exception else ""
         if raised and (others or is_called):
