@@ -113,8 +113,6 @@ def _held(snapshot: RunSnapshot) -> Cause | None:
     dump = snapshot.current_dump
     for rank in dump.ranks if dump is not None else ():
         for process in rank.processes:
-            inner = process.frames[0] if process.frames else None
-            is_own = inner is not None and not (inner.is_standard or inner.is_library)
             own = next((frame for frame in process.frames if not (frame.is_standard or frame.is_library)), None)
             place = f" at {own.place}:{own.line}" if own is not None else ""
             words = {"pid": f"{process.pid}", "place": place, "wchan": process.wchan}
@@ -122,7 +120,9 @@ def _held(snapshot: RunSnapshot) -> Cause | None:
                 "hang.stopped": process.state in ("T", "t"),
                 "hang.in_kernel": process.state == "D" and not process.threads,
                 "hang.file_lock": "locks_lock" in process.wchan,
-                "hang.child_lock": process is not rank.processes[0] and is_own and "futex" in process.wchan,
+                "hang.child_lock": process is not rank.processes[0]
+                and own in process.frames[:1]
+                and "futex" in process.wchan,
             }
             for id_ in (name for name, is_so in kinds.items() if is_so):
                 return _recorded(snapshot, Failure(rank.rank, rank.host), id_, _stacks(snapshot), rank.host, **words)

@@ -568,4 +568,6 @@ def describe(value: object) -> str:
         lines = str(value).strip().splitlines()
     except Exception:  # noqa: BLE001  # __str__ may be the user's code
         return name
-    return f"{name}: {lines[0][:200]}" if lines else name
+    text = f"{name}: {lines[0][:200]}" if lines else name
+    group: Any = getattr(value, "exceptions", None) if name.endswith("ExceptionGroup") else None
+    return f"{text}, the first {describe(group[0])}" if group else text

@@ -55,10 +55,8 @@ def last_exception(output: bytes) -> str:
     """The exception with which an output ends, below its traceback; or empty."""
     _, found, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
     *above, last = rest.splitlines() or [""]
-    return last[:200] if found and re.match(r"[A-Za-z_][\w.]*(?:: |$)", last) and all(map(_IN_STACK, above)) else ""
-
-
-_IN_STACK = re.compile(r"\s|$").match
+    is_last = found and not any(line[:1].strip() for line in above)
+    return last[:200] if is_last and re.match(r"[A-Za-z_][\w.]*(?:: |$)", last) else ""
 
 
 def find_pointers(directory: str) -> Iterator[Proof]:
