@@ -21,7 +21,7 @@ from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord, exp
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.records import FINAL
+from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OnStep, OpenHosts, SessionPool
@@ -83,15 +83,17 @@ def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None
     return result
 
 
-def note_end(record: RunRecord, caller: CallWatcher) -> None:
-    """Save the status of an ended run that no call followed, if node0 answers."""
+def note_end(record: RunRecord, caller: CallWatcher) -> RunStatus | None:
+    """Save the status of an ended run that no call followed, if node0 answers; return what is known."""
     directory = RunRegistry().directory / record.id
+    status = read_final_status(directory)
     with suppress(CallError):
-        if record.is_kept and read_final_status(directory) is None:
+        if status is None:
             with node0_of(record, caller) as pool:
                 status = query_session(pool.session(record.node0), [record], PATIENCE)[record.id].status
-            if status is not None and status.is_over:
+            if record.is_kept and status is not None and status.is_over:
                 save_final_status(directory, status)
+    return status
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,13 +65,15 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     shown_ranks = parse_ranks(call.ranks)
     outcome.begin_events(shown_ranks)
     record = None
+    has_checkpoint = True
     if call.resume_run is not None:
         record = ctx.obj["resumed"] or _find_resumed(call.resume_run, call)
         from ipexctl.api.known_runs import note_end  # for --resume alone
         from ipexctl.commands.run_calls import call_about_runs
 
         with call_about_runs(call.output) as (caller, _):
-            note_end(record, caller)
+            status = note_end(record, caller)
+            has_checkpoint = status is None or status.has_checkpoint or bool(status.checkpoint)
     spec = read_launch_call(ctx, call, shown_ranks)
     spec = replace(
         spec,
@@ -91,7 +93,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     )
     check_packages(spec.asked)
     if record is not None:
-        _refuse_absent_checkpoint(spec, record)
+        _refuse_absent_checkpoint(spec, record, may_be_there=has_checkpoint)
         spec = _on_hosts_left(spec, record, call, ctx.obj["given"])
     shown = RunOfCall(spec, shown_ranks, call, outcome)
     result = run(spec, shown, dry_run=call.dry_run)
@@ -123,14 +125,14 @@ def _find_resumed(run: str, call: RunCall) -> RunRecord:
     return record
 
 
-def _refuse_absent_checkpoint(spec: RunSpec, record: RunRecord) -> None:
+def _refuse_absent_checkpoint(spec: RunSpec, record: RunRecord, *, may_be_there: bool) -> None:
     """The relative checkpoint of someone else's run is in the tree of their project, where ranks of this call would not
     find it."""
     path = spec.asked.checkpoint
     if not record.is_kept and path and not path.startswith("/"):
-        bring = Fix("`ipexctl fetch {id}:{path} {path}`", id=record.id, path=path)
+        bring = Fix("`ipexctl fetch {id}:{path} {path}`; then ", id=record.id, path=path) if may_be_there else ""
         reason = f"{explain_foreign_run(record)}, with {path} in another copy of the project"
-        raise UserError(reason, fix=bring + "; then the same call without --resume")
+        raise UserError(reason, fix=bring + "the same call without --resume")
 
 
 def _on_hosts_left(spec: RunSpec, record: RunRecord, call: RunCall, typed: Collection[str]) -> RunSpec:
