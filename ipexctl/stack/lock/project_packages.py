@@ -449,18 +449,10 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
     note = ""
     if left_out:
         more = f" and {format_count(len(left_out) - 1, 'other package')}" if len(left_out) > 1 else ""
-        note = (
-            f"{place_of(left_out[0])}: conda's {left_out[0].text}{more} {'are' if more else 'is'} left out: hosts get "
-            f"pip's wheels; with conda on every host: --python {_conda_python(entries, tree)}"
-        )
+        are = "are" if more else "is"
+        note = f"{place_of(left_out[0])}: conda's {left_out[0].text}{more} {are} left out: hosts get pip's wheels"
     names = tuple(line.text for line in left_out)
     return ProjectLines(tuple(found), (note,) if note else (), left_out=names)
-
-
-def _conda_python(entries: Sequence[Any], tree: YamlTree) -> str:
-    names = [tree.text(entry.value) for entry in entries if entry.key == "name"]
-    name = names[0] if names and re.fullmatch(r"[\w.-]+", names[0]) else "NAME"
-    return f"~/miniconda3/envs/{name}/bin/python"
 
 
 def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:
