@@ -15,6 +15,7 @@ from lab_helpers import snapshot
 from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
 
+TYPES_PRINTED_LINES = "at the end of its test, the run that a line names is uninstalled"
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 
