@@ -198,7 +198,7 @@ def _rejected_key(
     kind: type[Unreachable], check: KeyCheck, endpoint: Endpoint, key_type: str, fingerprint: str
 ) -> Unreachable:
     name, entry = endpoint.key_name, check.entry
-    shows = _show_key(key_type)
+    shows = f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
     if entry and check.verdict == "revoked":
         return Unreachable(
             f"its host key {fingerprint} is marked @revoked in {entry.file}:{entry.line}",
@@ -247,10 +247,6 @@ def _rejected_key(
         advice, option = f"if it is {expected}, then: " + scan, "or: " + accept
     reason = SharedReason.of(f"its host key {fingerprint} is unknown", "their host keys are unknown", fingerprint)
     return kind(reason, advice, option=option)
-
-
-def _show_key(key_type: str) -> str:
-    return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
 
 
 def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:

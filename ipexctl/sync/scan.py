@@ -159,7 +159,7 @@ def _scan_directory(
             if reason in left_out:
                 left_out[reason].append(f"{path}/" if is_directory else path)
             continue
-        if is_directory and _is_environment(entry.path):
+        if is_directory and any(os.path.lexists(os.path.join(entry.path, mark)) for mark in ENVIRONMENT_MARKS):
             continue
         try:
             status = entry.stat(follow_symlinks=False)
@@ -173,10 +173,6 @@ def _scan_directory(
         if is_directory:
             below.append(_Directory(f"{path}/", layers, reason))
     return below
-
-
-def _is_environment(directory: bytes) -> bool:
-    return any(os.path.lexists(os.path.join(directory, mark)) for mark in ENVIRONMENT_MARKS)
 
 
 def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.stat_result) -> None:

@@ -88,7 +88,7 @@ class OutputFilter:
         try:
             for line in chunk.data.split(b"\n"):
                 data = line + b"\n" if offset + len(line) < chunk.end else line
-                if data and (search is None or search(_searched_text(line))):
+                if data and (search is None or search(last_state(line)[:MAX_SEARCHED].decode(errors="replace"))):
                     lines.append(chunk._replace(data=data, offset=offset))
                 offset += len(data)
         finally:
@@ -108,10 +108,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
         raise AgentError(f"the regular expression can't be used: {error}") from None
-
-
-def _searched_text(line: bytes) -> str:
-    return last_state(line)[:MAX_SEARCHED].decode(errors="replace")
 
 
 def _on_alarm(*_: object) -> NoReturn:

@@ -79,7 +79,7 @@ def resumed_spec(
     alive = [
         name
         for name, snapshot in snapshots.items()
-        if isinstance(snapshot, HostSnapshot) and _has_run(snapshot, record.id)
+        if isinstance(snapshot, HostSnapshot) and any(live.run == record.id for live in snapshot.runs.runs)
     ]
     if alive and isinstance(snapshots[node0], NO_ANSWER):
         return Refusal(
@@ -115,10 +115,6 @@ def resumed_spec(
     )
     refuse_bad_rank_counts(found.asked, left)
     return found
-
-
-def _has_run(snapshot: HostSnapshot, run: str) -> bool:
-    return any(live.run == run for live in snapshot.runs.runs)
 
 
 _HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))

@@ -126,7 +126,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     run, first = snapshot.id, find_first_failure(snapshot)
     failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
-    if has_hung or _is_over_time(first):
+    if has_hung or (first is not None and first.kind == "time-limit"):
         is_silent = has_hung or snapshot.silent_for is not None
         cause = choose_hang_cause(snapshot) if is_silent else choose_raised(snapshot)
         more = snapshot.context.plan.notes
@@ -172,10 +172,6 @@ def _logs_of(cause: Cause | None, run: str) -> Fix | None:
 
 def _after(snapshot: RunSnapshot) -> str:
     return f" after {rough_duration(snapshot.took)}" if snapshot.took is not None else ""
-
-
-def _is_over_time(first: Failure | None) -> bool:
-    return first is not None and first.kind == "time-limit"
 
 
 def _lost(snapshot: RunSnapshot) -> Diagnosis:
