@@ -227,7 +227,7 @@ def _checkpoint(found: PatternMatch) -> tuple[str, str]:
     loads = re.findall(r"\bload\w*\(\s*f?[\"']([^\"'{]+)[\"']", found.output.last_text)
     named = [word.rpartition("=")[2] for word in asked.argv if word.endswith(_CHECKPOINTS)]
     path = next(iter((*loads, *named)), asked.checkpoint or "")
-    cause = f"{path or 'a checkpoint'} on {host} can't be read whole: {found.groups.get('said')}"
+    cause = f"{path or 'a checkpoint'} on {host} can't be read whole: {shorten_text(found.groups.get('said', ''))}"
     if "name" in found.groups:
         cause = f"{path or 'a checkpoint'} on {host} doesn't match the model: {found.groups['name']} has another shape"
     use = "use a whole checkpoint of this model, the same file on every node"
