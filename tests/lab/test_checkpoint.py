@@ -108,7 +108,7 @@ def test_run_that_lost_node0_is_resumed_on_the_hosts_that_are_left(cluster: Clus
     resumed = cluster.call("run", "--resume", "last")
     assert resumed.rc == 0, resumed.err
     assert by_rank(resumed.out) == {rank: ["from 20 2 of 3", "at 21"] for rank in range(2)}
-    assert missing(resumed.err, f"node1 is left out run {run} starts over on node[2-3]") == []
+    assert missing(resumed.err, f"node1 is left out run {run} is resumed on node[2-3]") == []
     again = cluster.call("run", "--resume", "last", "-l", "node3", "--min-hosts", "1", "-n", "1")
     assert by_rank(again.out) == {0: ["from 21 1 of 3", "at 22"]}, again.err
     mend_host(cluster.lab.hosts[0], "link-down")

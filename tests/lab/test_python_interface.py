@@ -74,7 +74,7 @@ def test_run_without_mpirun_is_begun_anew_on_the_host_that_is_left(hosts: ipexct
     break_host(cluster.lab.hosts[0], "link-down")
     runs = [hosts.run("wait.py", n=2, resume=run.id, **OPTIONS)]
     again = cluster.call("run", "--resume", typed, "--detach", "--connect-timeout", 5)
-    assert missing(again.err, "node1 is left out starts over on node2") == []
+    assert missing(again.err, "node1 is left out is resumed on node2") == []
     runs.append(ipexctl.Run.find(again.out.strip()))
     for anew in runs:
         wait_until(anew.logs, 20)
