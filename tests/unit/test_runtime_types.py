@@ -20,7 +20,7 @@ import pytest
 import ipexctl
 from doc_blocks import ROOT
 from ipexctl.node.common.json_records import _fields, decoder_of
-from ipexctl.node.run.connection.messages import MESSAGES
+from ipexctl.node.run.connection.messages import MESSAGES, BareMessage
 
 MODULES = sorted(
     module.name
@@ -86,7 +86,7 @@ def test_each_field_of_a_record_has_a_decoder(module: str, kind: str, given: tup
     check_decoders(find(module, kind), given)
 
 
-@pytest.mark.parametrize("t", MESSAGES)
+@pytest.mark.parametrize("t", [kind for kind, made in MESSAGES.items() if not isinstance(made, BareMessage)])
 def test_each_field_of_a_message_has_a_decoder(t: str) -> None:
     check_decoders(MESSAGES[t])
 

@@ -306,6 +306,6 @@ def test_uninstall_lists_labs_of_its_own_account_alone(tmp_path: Path, monkeypat
         (tmp_path / name).mkdir()
     monkeypatch.setattr(lab_record, "LABS", tmp_path)
     (left,) = down_module.labs_left()
-    assert (left.count, str(left.fix)) == (2, "a, b; others may use them: ipexctl lab list")
+    assert (left.entries, str(left.fix)) == (2, "a, b; others may use them: ipexctl lab list")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert not list(down_module.labs_left())
