@@ -55,7 +55,6 @@ from ipexctl.stack.lock.wheel_indexes import (
     IndexCache,
     Source,
     call_labels,
-    directories_of,
     directory_of,
     is_for_hosts,
     lacks_answer_about_mpi,
@@ -146,22 +145,27 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     return ipexctl_command("install", *words)
 
 
-def built_for_another_torch(lock: Lock, directories: Collection[str]) -> tuple[str, str] | None:
-    """Problem and fix for a library of compiled code that comes from PyPI or a mirror of it, where it is built for the
-    CUDA build of torch, beside a torch for CPUs: its import fails there. `directories`: of wheels, which the user has
-    chosen. Pure."""
-    torch = lock.packages.get(TORCH)
-    for wheel in lock.wheels if torch is not None and not lock.is_cuda else ():
-        is_chosen = wheel.path is not None and str(Path(wheel.path).parent) in directories
-        if wheel.name in _FOR_ONE_TORCH and not is_chosen and Version(wheel.version).local is None:
-            what = f"{wheel.name} {wheel.version} in reach is built for torch with CUDA"
-            fix = (
-                f"PyTorch's index for CPUs has its build, {TORCH_CPU}: use a machine that reaches it, or name a mirror "
-                "of it, --extra-index-url URL, or the directory of its wheel, --find-links DIR; or leave out "
-                f"{wheel.name}"
-            )
-            return f"{what}, and the hosts get torch {torch}: its import would fail", fix
-    return None
+def built_for_another_torch(lock: Lock, index_answer: IndexAnswer) -> tuple[str, str] | None:
+    """Problem and fix for libraries of compiled code from PyPI or a mirror of it, whose files are built for the CUDA
+    build of torch: beside a torch for CPUs, their import fails. Wheels of a directory, and wheels that no index has,
+    are the user's own: only the check of imports tells. Pure."""
+    torch, found = lock.packages.get(TORCH), index_answer.availability
+    indexes = {source.label for source in index_answer.sources if source.kind == "index"}
+    builds = [each for name in _FOR_ONE_TORCH for each in found.of(name)]
+    published = {each.sha256 for each in builds if each.source in indexes}
+    named = {each.filename for each in builds if each.source not in indexes}
+    wheels = [each for each in lock.wheels if each.name in _FOR_ONE_TORCH and Version(each.version).local is None]
+    wheels = [each for each in wheels if each.sha256 in published and not (each.path and each.filename in named)]
+    if not wheels or torch is None or lock.is_cuda:
+        return None
+    one, names = len(wheels) == 1, join_words([each.name for each in wheels])
+    what = f"{join_words([f'{each.name} {each.version}' for each in wheels])} in reach {'is' if one else 'are'} built"
+    fix = (
+        f"PyTorch's index for CPUs has {'its build' if one else 'their builds'}, {TORCH_CPU}: use a machine that "
+        f"reaches it, or name a mirror of it, --extra-index-url URL, or a directory with the wheel{'s' * (not one)}, "
+        f"--find-links DIR; or leave out {names} and what requires {'it' if one else 'them'}"
+    )
+    return f"{what} for torch with CUDA, and the hosts get torch {torch}: importing {names} would fail", fix
 
 
 def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> str:
@@ -223,7 +227,7 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
         return by_table.refusal()  # a build that was not published may still be in a wheelhouse
     projects = resolver.projects(request, context.request.rows)
-    if context.request.env.extras:
+    if context.request.env.extras or context.request.unread or context.request.projects:
         projects += TORCH_LIBRARIES
     if context.request.sources.extra_index_urls:
         named = named_projects(context.request.env.extras)
@@ -425,7 +429,7 @@ class _Locking:
             return again if isinstance(again, Refusal) else self._lock(again, own, by_node0=False)
         with context.timed("", "made the lock"):
             lock = self._make(plan, index_answer, maker, bound)
-        if problem := built_for_another_torch(lock, directories_of(index_answer)):
+        if problem := built_for_another_torch(lock, index_answer):
             raise HostError(*problem)
         if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)

@@ -215,12 +215,6 @@ def directory_of(location: str) -> str | None:
     return None if "://" in location else location
 
 
-def directories_of(answer: IndexAnswer) -> frozenset[str]:
-    """Directories of wheels that the call or pip's settings name."""
-    places = (source.directory for source in answer.sources if source.kind == "links")
-    return frozenset(str(Path(place).resolve()) for place in places if place)
-
-
 def _from_first_index_with_version(
     found: tuple[AvailableWheel, ...], sources: Iterable[Source]
 ) -> tuple[AvailableWheel, ...]:

@@ -1,0 +1,73 @@
+"""Which wheels of torchvision and torchaudio are refused beside a torch for CPUs: an index's own files alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.node.env.env_replies import AvailableWheel, PipSettings
+from ipexctl.stack.lock.stack_locking import built_for_another_torch
+from ipexctl.stack.lock.wheel_indexes import PYPI_SOURCE, IndexAnswer, Source
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel
+from ipexctl.stack.lock.wheels import Availability
+
+MIRROR, DIRECTORY, PAGE = (
+    Source("index", "file:///srv/simple", "mirror"),
+    Source("links", "/own", "/own"),
+    Source("links", "http://own/wheels/", "page"),
+)
+TORCH = Wheel("torch", "2.13.0+cpu", "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "0" * 64)
+
+
+def made(version: str, digest: str, *, path: str | None = None, name: str = "torchvision") -> Wheel:
+    url = None if path else f"https://files/{name}"
+    return Wheel(name, version, f"{name}-{version}-cp311-cp311-linux_x86_64.whl", digest * 64, url=url, path=path)
+
+
+def answer(*found: tuple[Source, Wheel]) -> IndexAnswer:
+    candidates: dict[str, tuple[AvailableWheel, ...]] = {}
+    for source, each in found:
+        digest = None if source == PAGE else each.sha256
+        wheel = AvailableWheel(each.name, each.version, each.filename, source.label, sha256=digest)
+        candidates[each.name] = (*candidates.get(each.name, ()), wheel)
+    labels = tuple(source.label for source, _ in found)
+    return IndexAnswer(Availability(candidates, labels), (PYPI_SOURCE, MIRROR, DIRECTORY, PAGE), PipSettings())
+
+
+PUBLISHED = made("0.28.0", "a")
+
+
+@pytest.mark.parametrize("wheel", [PUBLISHED, made("0.28.0", "a", path="/srv/files/a.whl")])
+def test_a_file_of_an_index_is_refused_also_where_the_index_is_a_directory(wheel: Wheel) -> None:
+    problem = built_for_another_torch(Lock("3.11", (TORCH, wheel)), answer((MIRROR, wheel)))
+    assert problem is not None and "torchvision 0.28.0 in reach is built for torch with CUDA" in problem[0]
+
+
+def test_all_that_lack_a_build_are_named_at_once() -> None:
+    sound = made("2.11.1", "b", name="torchaudio")
+    problem = built_for_another_torch(
+        Lock("3.11", (TORCH, sound, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED), (PYPI_SOURCE, sound))
+    )
+    assert problem is not None and "torchaudio 2.11.1 and torchvision 0.28.0 in reach are built" in problem[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "wheel"),
+    [
+        (DIRECTORY, made("0.28.0", "a", path="/own/a.whl")),
+        (DIRECTORY, made("0.28.0", "c", path="/where/a/link/points/c.whl")),
+        (PAGE, made("0.28.0", "c")),
+        (PYPI_SOURCE, made("0.28.0+cpu", "c")),
+    ],
+)
+def test_what_the_fix_names_is_taken(source: Source, wheel: Wheel) -> None:
+    assert built_for_another_torch(Lock("3.11", (TORCH, wheel)), answer((MIRROR, PUBLISHED), (source, wheel))) is None
+
+
+def test_a_wheel_that_was_built_from_source_is_the_users_own() -> None:
+    built = made("0.28.0", "d", path="/home/.ipexctl/wheels/d.whl")
+    assert built_for_another_torch(Lock("3.11", (TORCH, built)), answer((PYPI_SOURCE, PUBLISHED))) is None
+
+
+def test_beside_a_torch_with_cuda_nothing_is_refused() -> None:
+    cuda = Wheel("nvidia-cublas", "13.0", "nvidia_cublas-13.0-py3-none-linux_x86_64.whl", "e" * 64)
+    assert built_for_another_torch(Lock("3.11", (cuda, TORCH, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED))) is None
