@@ -145,10 +145,10 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     return ipexctl_command("install", *words)
 
 
-def built_for_another_torch(lock: Lock, index_answer: IndexAnswer) -> tuple[str, str] | None:
+def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping[str, str]) -> tuple[str, str] | None:
     """Problem and fix for libraries of compiled code from PyPI or a mirror of it, whose files are built for the CUDA
     build of torch: beside a torch for CPUs, their import fails. Wheels of a directory, and wheels that no index has,
-    are the user's own: only the check of imports tells. Pure."""
+    are the user's own: only the check of imports tells. `held`: packages of the environment that gets more. Pure."""
     torch, found = lock.packages.get(TORCH), index_answer.availability
     indexes = {source.label for source in index_answer.sources if source.kind == "index"}
     builds = [each for name in _FOR_ONE_TORCH for each in found.of(name)]
@@ -165,6 +165,9 @@ def built_for_another_torch(lock: Lock, index_answer: IndexAnswer) -> tuple[str,
         f"reaches it, or name a mirror of it, --extra-index-url URL, or a directory with the wheel{'s' * (not one)}, "
         f"--find-links DIR; or leave out {names} and what requires {'it' if one else 'them'}"
     )
+    if own := [f"{each.name} {held[each.name]}" for each in wheels if each.name in held]:
+        place = f"directory or index from which the environment has {join_words(own)}"
+        fix = f"name again the {place}: --find-links DIR or --extra-index-url URL"
     return f"{what} for torch with CUDA, and the hosts get torch {torch}: importing {names} would fail", fix
 
 
@@ -429,7 +432,8 @@ class _Locking:
             return again if isinstance(again, Refusal) else self._lock(again, own, by_node0=False)
         with context.timed("", "made the lock"):
             lock = self._make(plan, index_answer, maker, bound)
-        if problem := built_for_another_torch(lock, index_answer):
+        held = context.extended.packages if context.extended is not None else {}
+        if problem := built_for_another_torch(lock, index_answer, held):
             raise HostError(*problem)
         if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)

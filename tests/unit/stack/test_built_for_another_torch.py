@@ -38,14 +38,14 @@ PUBLISHED = made("0.28.0", "a")
 
 @pytest.mark.parametrize("wheel", [PUBLISHED, made("0.28.0", "a", path="/srv/files/a.whl")])
 def test_a_file_of_an_index_is_refused_also_where_the_index_is_a_directory(wheel: Wheel) -> None:
-    problem = built_for_another_torch(Lock("3.11", (TORCH, wheel)), answer((MIRROR, wheel)))
+    problem = built_for_another_torch(Lock("3.11", (TORCH, wheel)), answer((MIRROR, wheel)), {})
     assert problem is not None and "torchvision 0.28.0 in reach is built for torch with CUDA" in problem[0]
 
 
 def test_all_that_lack_a_build_are_named_at_once() -> None:
     sound = made("2.11.1", "b", name="torchaudio")
     problem = built_for_another_torch(
-        Lock("3.11", (TORCH, sound, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED), (PYPI_SOURCE, sound))
+        Lock("3.11", (TORCH, sound, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED), (PYPI_SOURCE, sound)), {}
     )
     assert problem is not None and "torchaudio 2.11.1 and torchvision 0.28.0 in reach are built" in problem[0]
 
@@ -60,14 +60,24 @@ def test_all_that_lack_a_build_are_named_at_once() -> None:
     ],
 )
 def test_what_the_fix_names_is_taken(source: Source, wheel: Wheel) -> None:
-    assert built_for_another_torch(Lock("3.11", (TORCH, wheel)), answer((MIRROR, PUBLISHED), (source, wheel))) is None
+    assert (
+        built_for_another_torch(Lock("3.11", (TORCH, wheel)), answer((MIRROR, PUBLISHED), (source, wheel)), {}) is None
+    )
 
 
 def test_a_wheel_that_was_built_from_source_is_the_users_own() -> None:
     built = made("0.28.0", "d", path="/home/.ipexctl/wheels/d.whl")
-    assert built_for_another_torch(Lock("3.11", (TORCH, built)), answer((PYPI_SOURCE, PUBLISHED))) is None
+    assert built_for_another_torch(Lock("3.11", (TORCH, built)), answer((PYPI_SOURCE, PUBLISHED)), {}) is None
 
 
 def test_beside_a_torch_with_cuda_nothing_is_refused() -> None:
     cuda = Wheel("nvidia-cublas", "13.0", "nvidia_cublas-13.0-py3-none-linux_x86_64.whl", "e" * 64)
-    assert built_for_another_torch(Lock("3.11", (cuda, TORCH, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED))) is None
+    assert built_for_another_torch(Lock("3.11", (cuda, TORCH, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED)), {}) is None
+
+
+def test_an_environment_that_gets_more_needs_the_directory_again() -> None:
+    """Otherwise its own build would be replaced by the one of an index."""
+    held = {"torchvision": "0.28.0+cpu"}
+    problem = built_for_another_torch(Lock("3.11", (TORCH, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED)), held)
+    assert problem is not None
+    assert "again the directory or index from which the environment has torchvision 0.28.0+cpu: --find" in problem[1]
