@@ -280,8 +280,8 @@ def throttled_memory(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "memory.high",
             "warn",
-            f"The cgroup is slowed down above {size(memory.high)} (memory.high): ranks that need more in total stand "
-            "nearly still, and no error says so",
+            f"The cgroup is slowed down above {size(memory.high)} (memory.high): ranks that need more in total "
+            "become slow, and no error says so",
             "raise MemoryHigh= of the unit, or the cgroup's memory.high, to its limit",
         )
 

@@ -40,10 +40,11 @@ for word in $(cat /proc/cmdline); do
 done
 ip link set lo up
 for i in 1 2 3 4 5 6 7 8 9; do [ -e /proc/sys/net/ipv4/conf/eth0 ] && break; sleep 1; done
+echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad
 ip link set eth0 up
 [ -z "$ipv4" ] || ip addr add "$ipv4/24" dev eth0
 [ -z "$ipv4" ] || ip route add default via "${{ipv4%.*}}.1"
-ip -6 addr add "$ipv6/64" dev eth0 nodad
+ip -6 addr add "$ipv6/64" dev eth0
 until mount -t ext4 /dev/vda /root; do sleep 1; done
 hostname "$name"
 echo "$name" >/root/etc/hostname
@@ -105,7 +106,8 @@ def _settle(root: Path, directory: Path) -> None:
     program.write_text(_SSHD_ALONE)
     program.chmod(0o755)
     timers = "apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
-    run("chroot", root, "systemctl", "mask", *timers.split(), "getty@tty1.service", "systemd-timesyncd.service")
+    gettys = ("getty@tty1.service", "serial-getty@ttyS0.service")  # a boot waits 90 s for the second one's device
+    run("chroot", root, "systemctl", "mask", *timers.split(), *gettys, "systemd-timesyncd.service")
 
 
 def _add_kernel(root: Path, directory: Path) -> None:
