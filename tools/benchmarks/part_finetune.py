@@ -122,9 +122,11 @@ def limited_memory() -> Iterator[Callable[[], int]]:
         group.rmdir()
 
 
-def _run(rig: Rig, place: Place, project: Any, *words: object, options: Sequence[object] = ()) -> Contender:
+def _run(
+    rig: Rig, place: Place, project: Any, *words: object, options: Sequence[object] = (), name: str = OURS
+) -> Contender:
     call = ("run", "--plain", "--quiet", *rig.where(place.hosts), "--ppn", place.ranks, *_threads(place), *options)
-    return ipexctl(OURS, *call, project / SCRIPT, *words)
+    return ipexctl(name, *call, project / SCRIPT, *words)
 
 
 def _threads(place: Place) -> tuple[str, ...]:
@@ -141,14 +143,14 @@ def _contenders(rig: Rig, place: Place, project: Any, script: str, model: str) -
     if rig.size in LARGE:
         return found
     if place.hosts * place.ranks > 1:
-        found[APART] = _run(rig, place, project, *words, options=("--share-weights", "off"))
+        found[APART] = _run(rig, place, project, *words, options=("--share-weights", "off"), name=APART)
     if place.hosts == 1:
         line = "accelerate launch --cpu --num_processes {ranks} --num_machines 1"
         found[ACCELERATE] = _by_hand(
             rig, place, line if place.ranks == 1 else f"{line} --mpirun_hostfile hosts", script, *words
         )
     else:
-        found[FULL] = _run(rig, place, project, *words, "--full")
+        found[FULL] = _run(rig, place, project, *words, "--full", name=FULL)
     return found
 
 
