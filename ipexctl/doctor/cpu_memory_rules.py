@@ -253,8 +253,8 @@ def amount(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"{size(usable)} of memory: PyTorch takes about 1 GiB before the model; a rank that needs more is killed "
             "(signal 9)",
-            ("" if default_ranks(host.facts.cpu) == 1 else "use one rank per host (--ppn 1), ")
-            + ("use a smaller batch" if host.alone else "a smaller batch, or leave the host out: --limit '!NAME'"),
+            f"use {'' if default_ranks(host.facts.cpu) == 1 else 'one rank per host (--ppn 1) or '}a smaller batch"
+            + ("" if host.alone else ", or leave the host out: --limit '!NAME'"),
         )
 
 

@@ -112,7 +112,7 @@ class SlowHosts:
                     del self._waiting[each]
             if self._tell is not None and is_told:
                 self._tell(
-                    f"{fold(name for _, name in late)}: slow to {what}: {limits.TOLD_AFTER:g} s so far; ipexctl waits "
+                    f"{fold(name for _, name in late)}: slow to {what}: {limits.TOLD_AFTER:g} s so far, waiting "
                     f"for up to {rough_duration(limits.PATIENCE)} without an answer (Ctrl-C ends it)"
                 )
 

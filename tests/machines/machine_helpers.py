@@ -14,6 +14,7 @@ import pytest
 
 from cli_helpers import CommandResult, ipexctl
 from machines.machine import Machine, boot, remove
+from printed_lines import PRINTED
 
 TRAINING = Path(__file__).with_name("placed_training.py")
 SLOW = 900
@@ -24,6 +25,7 @@ SLOW = 900
 def booted(kind: str, words: str = "") -> Iterator[Machine]:
     if not os.environ.get("IPEXCTL_TESTS_MACHINES"):
         pytest.skip("boots a machine, for sh tests/run.sh --machines")
+    PRINTED.off = "each call takes half a minute in emulation"
     machine = boot(kind, f"test-{kind}", words)
     try:
         yield machine

@@ -183,9 +183,7 @@ def test_a_port_that_has_answered_gets_patience_and_a_person_is_told(
     with server(step) as port:
         assert connect_and_run(port, key, Cancel(), connect_timeout=1, timeout=None, told=told) == b"hello\n"
     what = "start a command in its login shell" if step == "late channel" else "log in"
-    assert [text.partition(": 1 s so far; ipexctl waits for up to 2 min")[0] for text in told] == [
-        f"silent: slow to {what}"
-    ]
+    assert [text.partition(": 1 s so far, waiting for up to 2 min")[0] for text in told] == [f"silent: slow to {what}"]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"x\r\n" * 1000, b"SSH-2.0-x\r\n" + b"\0" * 65536])
