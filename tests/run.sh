@@ -24,7 +24,7 @@ pytest() { exec .venv/bin/python tests/rerun_failed.py "$@"; }
 at_a_time="--dist loadfile --no-loadscope-reorder -n"
 most="tests/lab tests/package tests/process tests/unit"
 
-# An image of Debian takes five minutes and 3 GB, once. Without KVM a machine takes minutes to boot and to train.
+# An image of Debian takes 12 minutes beside other work and 2 GB, once. Without KVM a machine takes minutes to boot and to train.
 machine_images() {
   packages qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs ip:iproute2 ssh:openssh-client &&
     for image in bookworm trixie; do

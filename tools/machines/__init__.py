@@ -1,6 +1,6 @@
 """Machines that nobody here owns, from a real kernel: Debian in QEMU with the topology of a `Kind`.
 
-    python -m tools.machines build              # the image, once: 5 minutes, 3 GB
+    python -m tools.machines build              # the image, once: 12 minutes beside other work, 2 GB
     python -m tools.machines boot two-sockets   # prints how to log in
     python -m tools.machines list
     python -m tools.machines remove NAME        # or --all: also the image and the network
