@@ -28,7 +28,7 @@ from ipexctl.extras.lab.up import up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)
-from printed_lines import PRINTED, summary
+from printed_lines import ELSEWHERE, PRINTED, summary
 from slurm_helpers import use_ssh
 from tiny_wheels import write_stack
 
@@ -41,6 +41,7 @@ def type_printed_lines(request: pytest.FixtureRequest) -> Iterator[None]:
     PRINTED.off = getattr(request.module, "TYPES_PRINTED_LINES", "")
     yield
     PRINTED.end_test()
+    PRINTED.off = ELSEWHERE
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -36,6 +36,7 @@ LONGEST: Final = 40.0
 """Seconds for one line."""
 IN_ALL: Final = 400.0
 """Seconds for the lines of a session."""
+ELSEWHERE: Final = "the test has no lab"
 _READING: Final = frozenset({"config", "doctor", "envs", "exec", "logs", "ps", "report", "versions", "why"})
 _DRY: Final = {
     "install": "--dry-run", "play": "--check", "push": "--dry-run", "run": "--dry-run", "sync": "--dry-run",
@@ -95,7 +96,7 @@ def kind_of(words: list[str], line: str) -> str:
 
 class PrintedLines:
     def __init__(self) -> None:
-        self.off = ""
+        self.off = ELSEWHERE
         """Why the lines of the file of tests are not typed."""
         self.lines: dict[str, tuple[str, str]] = {}
         self._left = IN_ALL
