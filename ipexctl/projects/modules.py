@@ -30,8 +30,10 @@ _MOST_ENTRIES: Final = 2000
 _MOST_NAMES: Final = 100_000
 _NEEDED_BY: Final = {"torch.utils.tensorboard": "tensorboard"}
 """Module of a package → another package's module that it imports, though its own package does not require that."""
-_ALL_FOUND: Final = re.compile(rb"(?m)^__all__\s*=(?=[^#]*(?:glob|listdir|iter_modules|basename|modules))")
-"""An `__init__.py` whose `import *` imports each of its modules, because it lists its directory."""
+_ALL: Final = re.compile(rb"(?m)^__all__[ \t]*=")
+_LISTED: Final = re.compile(rb"glob|listdir|iter_modules|basename|modules")
+_LONGEST_ALL: Final = 300
+"""Bytes of an `__all__` that lists the package's directory."""
 _TOKEN: Final = re.compile(rb"[\w\x80-\xff]+|[^\w\s]")
 
 
@@ -345,7 +347,7 @@ class _Walk:
             places = portions
         is_namespace_package = place is None
         names = imported.names
-        if place is not None and names == ("*",) and _ALL_FOUND.search(_text_of(places[0] / "__init__.py")):
+        if place is not None and names == ("*",) and _lists_its_directory(places[0]):
             names = tuple(sorted(modules_in(places[0]) - {"__init__"}))
         for each in names:
             full = f"{dotted}.{each}"
@@ -380,6 +382,13 @@ def _text_of(path: Path) -> bytes:
         return read_regular(path, SOURCE)
     except OSError:
         return b""
+
+
+def _lists_its_directory(package: Path) -> bool:
+    """True if `import *` imports each module of the package."""
+    text = _text_of(package / "__init__.py")
+    found = _ALL.search(text)
+    return found is not None and _LISTED.search(text, found.end(), found.end() + _LONGEST_ALL) is not None
 
 
 def _is_made_of_names(directory: Path) -> bool:

@@ -96,7 +96,7 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
         for unit in others if is_in_the_way else others[:1]:
             _keep(unit.path, home, unit.run)
         if is_in_the_way:
-            _remove(others, runs)
+            _remove(others, home)
         if own is not None:
             found.append(KeptCheckpoint(own.path, own.run, own.written, replaced))
             if own.copy:
@@ -143,13 +143,16 @@ def _opened(path: str) -> GuardedDirectory:
     return GuardedDirectory.at(enter_named(above, f"make {above} this account's own"))
 
 
-def _remove(units: Sequence[_Checkpoint], runs: str) -> None:
-    """Remove kept checkpoints of other runs from the way. Raises an AgentError if one of the runs goes on."""
-    for run in runs_with_processes(runs).intersection(unit.run for unit in units):
-        raise AgentError(
-            f"run {run} goes on, and writes {units[0].path}", Fix(f"when it has ended: `ipexctl wait {run}`")
-        )
+def _remove(units: Sequence[_Checkpoint], home: str) -> None:
+    """Remove kept checkpoints of other runs from the way. Raises an AgentError if one of them is still written."""
+    for run in runs_with_processes(os.path.join(home, "runs")).intersection(unit.run for unit in units):
+        fix = Fix("when it has ended: `ipexctl wait {run}`", run=run)
+        raise AgentError(f"run {run} goes on, and writes {units[0].path}", fix)
     for unit in units:
+        if not _is_kept(os.path.realpath(unit.path), home, unit.run):  # a run of another host may write there, too
+            raise AgentError(
+                f"{unit.path} changed while it was copied", "when nothing writes it any more, run it again"
+            )
         with _opened(unit.path) as directory:
             for name in _names_of(unit.path):
                 directory.remove_tree(os.fsencode(name))
@@ -157,8 +160,7 @@ def _remove(units: Sequence[_Checkpoint], runs: str) -> None:
 
 def _keep(path: str, home: str, run: str) -> None:
     path, place = os.path.realpath(path), kept_copies(f"{home}/runs/{run}")
-    sources = list(_files_of(path))
-    if all(_identity(place + source) == _identity(source) for source in sources):
+    if _is_kept(path, home, run):
         return
     below = os.fsencode(f"results/{run}/{KEPT}{os.path.dirname(path)}")
     with GuardedDirectory.open(home) as top, top.enter(below, make=True, mode=0o700) as directory:
@@ -166,9 +168,14 @@ def _keep(path: str, home: str, run: str) -> None:
             _copy_unit(path, directory)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                size = sum(os.stat(source).st_size for source in sources)
+                size = sum(os.stat(source).st_size for source in _files_of(path))
                 raise _too_large(path, os.path.dirname(place), size) from None
             raise
+
+
+def _is_kept(path: str, home: str, run: str) -> bool:
+    place = kept_copies(f"{home}/runs/{run}")
+    return all(_identity(place + source) == _identity(source) for source in _files_of(path))
 
 
 def _copy_unit(path: str, target: GuardedDirectory) -> None:

@@ -13,7 +13,7 @@ from typing import Iterator, NamedTuple, Sequence
 from ipexctl.node.common.hub_cache import folder_of, is_repo_id
 from ipexctl.node.common.json_records import JsonError, as_object, parse_object
 
-_MOST_FILES, _MOST_BYTES, _MOST_KINDS, _LARGEST = 1000, 64 << 20, 2000, 1 << 50
+_MOST_FILES, _MOST_BYTES, _LONGEST, _MOST_KINDS, _LARGEST = 1000, 32 << 20, 8 << 20, 2000, 1 << 50
 _BITS = {"F64": 64, "I64": 64, "F32": 32, "BF16": 16, "F16": 16}
 """Others are quantized, and counted in bytes."""
 
@@ -53,21 +53,29 @@ def find_tensors(model: str) -> tuple[TensorKind, ...]:
     """Of the model in this directory; empty if it has no safetensors."""
     found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
     files = glob.glob(os.path.join(glob.escape(model), "*.safetensors")) if model else []
+    left = _MOST_BYTES
     try:
         for path in sorted(file for file in files if "consolidated" not in file)[:_MOST_FILES]:
-            found.update(_tensors(path))
+            text = _header(path, min(left, _LONGEST))
+            found.update(_tensors(text))
+            left -= len(text)
     except (OSError, ValueError):
         return ()
     return tuple(TensorKind(*kind, count) for kind, count in found.most_common(_MOST_KINDS))
 
 
-def _tensors(path: str) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """Raises an OSError or a ValueError."""
+def _header(path: str, most: int) -> bytes:
+    """Raises an OSError, or a ValueError if it has none of at most this length."""
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         length = int.from_bytes(file.read(8), "little") if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else 0
-        if not 0 < length < _MOST_BYTES:
+        if not 0 < length < most:
             raise JsonError("it has no header")
-        header = parse_object(file.read(length))
+        return file.read(length)
+
+
+def _tensors(text: bytes) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+    """Raises a ValueError."""
+    header = parse_object(text)
     for name in header.keys() - {"__metadata__"}:
         tensor = as_object(header[name])
         shape = tensor.get("shape")

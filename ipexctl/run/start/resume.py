@@ -205,7 +205,9 @@ def replaced_checkpoint(run: str, replaced: Mapping[str, KeptCheckpoint], cwd: s
     sentence = LaterWrite(newest.run, newest.written).sentence
     return StartFailure(
         f"{_shown(newest.path, cwd)} on {fold(replaced)} is no longer of run {run}, and no copy is kept: {sentence}",
-        Fix(f"to go on from that one: `ipexctl run --resume {newest.run}`; to start over, the first call again"),
+        Fix(
+            "to go on from that one: `ipexctl run --resume {run}`; to start over, the first call again", run=newest.run
+        ),
         tuple(replaced),
         2,
     )

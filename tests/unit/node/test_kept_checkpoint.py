@@ -93,6 +93,24 @@ def test_a_checkpoint_that_another_run_has_replaced_is_put_back(request_: KeepRe
     assert keep_checkpoint(request_) == found._replace(replaced="")
 
 
+def test_what_another_run_writes_meanwhile_is_not_removed(
+    request_: KeepRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a host that shares this directory has no process here."""
+    last = save(Path(request_["path"]) / "last.pt", "of first", 1100)
+    keep_checkpoint(request_)
+    save(last, "of second", 2100)
+
+    def write(_: str) -> set[str]:
+        save(last, "newer of second", 2200)
+        return set()
+
+    monkeypatch.setattr(kept_checkpoint, "runs_with_processes", write)
+    with pytest.raises(AgentError, match="changed while it was copied"):
+        keep_checkpoint(request_)
+    assert content(last) == "newer of second"
+
+
 def test_a_checkpoint_of_another_run_stays_unless_another_host_has_one_of_this_run(request_: KeepRequest) -> None:
     out = Path(request_["path"])
     last = save(out / "last.pt", "of second", 2100)

@@ -113,6 +113,11 @@ def with_many_modules(root: Path) -> None:
         put(root / f"m{number}.py", "import os\n")
 
 
+def with_many_lists_of_names(root: Path) -> None:
+    put(root / "train.py", "from pkg import *\n")
+    put(root / "pkg/__init__.py", "__all__=x\n" * 7000)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -130,6 +135,7 @@ def with_many_modules(root: Path) -> None:
         (in_script("x = " + "f(" * 100_000 + ")" * 100_000 + "\n"), "train.py not checked"),
         (with_large_modules, "b.py not checked"),
         (with_many_modules, "only 400"),
+        (with_many_lists_of_names, ""),
     ],
 )
 def test_a_project_of_any_size_is_read_in_bounds_and_what_is_left_out_is_told(
