@@ -161,16 +161,19 @@ def keep_checkpoint(
 
     found = dict[str, tuple[KeptCheckpoint, HostCopies | None]]()
     asking = list(nodes)
-    while asking:
+    for sets_aside in (False, True):
+        keep["sets_aside"] = sets_aside
         for done in pool.each(asking, ask):
             if done.error is not None or done.result is None:
                 assert done.error is not None
                 raise StartError(StartFailure.of_host(done.host.name, done.error))
             found[done.host.name] = done.result
         replaced = {name: kept for name, (kept, _) in found.items() if kept.path and kept.run not in asked.resumed}
-        if len(replaced) == sum(bool(kept.path) for kept, _ in found.values()) > 0:
+        if replaced and (sets_aside or len(replaced) == sum(bool(kept.path) for kept, _ in found.values())):
             raise StartError(replaced_checkpoint(run, replaced, cwd))
-        keep["sets_aside"], asking = True, [host for host in nodes if host.name in replaced]
+        asking = [host for host in nodes if host.name in replaced]
+        if not asking:
+            break
     reports = {name: report for name, (_, report) in found.items() if report is not None}
     if reports and not any(plan_exchange(reports).known.values()):
         record = registry.get(run)

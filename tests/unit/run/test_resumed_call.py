@@ -203,6 +203,7 @@ def test_a_run_is_begun_anew_only_with_its_checkpoint(
         (("other-2", "train-1"), "n2", "is there on n3 what other-2 wrote ipexctl fetch other-2:out/b.pt out/"),
         (("other-2", "other-2"), "", "out/a.pt on n[2-3] is no longer of run train-1 ipexctl run --resume other-2"),
         (("other-2", ""), "", "out/a.pt on n2 is no longer of run train-1 ipexctl run --resume other-2"),
+        (("no;run", "train-1"), "n2", "out/a.pt on n2 is no longer of run train-1 ipexctl run --resume 'no;run'"),
     ],
 )
 def test_what_another_run_wrote_makes_way_only_where_a_host_has_the_checkpoint(
@@ -216,7 +217,7 @@ def test_what_another_run_wrote_makes_way_only_where_a_host_has_the_checkpoint(
         assert isinstance(request, dict)
         calls.append(host)
         kept = KeptCheckpoint("/work/out/a.pt" if has[host] else "", has[host], 5.0)
-        if request["keep"]["sets_aside"]:
+        if request["keep"]["sets_aside"] and has[host] != "no;run":  # a host that answers the same for ever
             kept = KeptCheckpoint(replaced=f"{has[host]}:/work/out/b.pt")
         return Reply({"kept": kept._asdict()})
 
