@@ -137,6 +137,8 @@ class _Commands(TyperGroup):
             raise Interrupted(130) from None
         except BrokenPipeError as error:  # typer would exit with 1
             raise OutputError(error) from None
+        except EOFError as error:  # typer would print "Aborted!" and no more
+            raise RuntimeError("a connection or a file ended too early") from error
         except UsageError as error:
             raise _in_our_words(error, f"ipexctl {ctx.invoked_subcommand}") from None
 
