@@ -316,10 +316,7 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
         "activity.other_accounts",
         "warn",
         f"Another account runs here: {'; '.join(texts)}{more}. A second run on the same cores slows both down",
-        Fix(
-            "use `ipexctl run --wait S` to wait for its end, or run --exclusive to refuse; or leave the host out: "
-            "--limit '!NAME'"
-        ),
+        Fix("to wait for its end: run --wait S; to refuse: run --exclusive; to leave the host out: --limit '!NAME'"),
     )
 
 
@@ -336,8 +333,7 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
                 "warn",
                 f"Run {run} has processes on this host, and ipexctl cannot tell if it is alive: {state.reason}",
                 Fix(
-                    "to see its state: `ipexctl ps` on the machine that started the run, or `ipexctl doctor` with "
-                    "its node0 among the hosts"
+                    "on the machine that started the run: `ipexctl ps`; or name its node0 among the hosts of this call"
                 ),
             )
         elif state.life == "ended":

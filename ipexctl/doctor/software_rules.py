@@ -195,7 +195,7 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
             problem = f"Environment {name} has lost the files of {few(env.lost, 3)}: scripts that import it fail"
         else:
             continue
-        fix = Fix("`ipexctl install` with the same options rebuilds it, only on the hosts that need it")
+        fix = Fix("to rebuild it on the hosts that need it: `ipexctl install`, with the same options")
         yield Finding("env.broken", "warn", problem, fix)
 
 
@@ -209,7 +209,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
             "mpi.missing",
             "info",
             "No mpirun is installed; mpirun starts the ranks on all hosts",
-            Fix("nothing to do: `ipexctl install` installs Intel MPI in the environment, without root"),
+            Fix("nothing to do: install puts Intel MPI into the environment, without root"),
         )
     kinds: dict[str, str] = {"mvapich": "MVAPICH", **{mpi.flavor: mpi.title for mpi in MPIS}}
     flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in found if mpi.flavor in kinds))
