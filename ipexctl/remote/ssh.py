@@ -225,11 +225,19 @@ class _OutputReader:
         channel, has_data = self.channel, False
         if channel.recv_ready():
             has_data = True
-            self.call.forward("stdout", channel.recv(_READ))
+            self.call.forward("stdout", _received(channel.recv))
         if channel.recv_stderr_ready():
             has_data = True
-            self.call.forward("stderr", channel.recv_stderr(_READ))
+            self.call.forward("stderr", _received(channel.recv_stderr))
         return has_data
+
+
+def _received(receive: Callable[[int], bytes]) -> bytes:
+    """It also sends, to open the window again, so it may be the first to see that the connection is gone."""
+    try:
+        return receive(_READ)
+    except _CONNECTION_ERRORS as error:
+        raise connection_lost(error) from None
 
 
 _MOST_CHECKS: Final = 2

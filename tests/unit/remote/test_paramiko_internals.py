@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
 from pathlib import Path
 
 import paramiko
@@ -16,7 +17,12 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.common import MSG_CHANNEL_REQUEST
 from paramiko.packet import Packetizer
 
+from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.command import Command
 from ipexctl.remote.handshake import CorrectedTransport, _Packetizer
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import LoginCommand
+from ipexctl.remote.ssh import _OutputReader
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 METHODS: tuple[tuple[type, str, str], ...] = (
@@ -58,6 +64,23 @@ def test_channel_and_agent_key_have_the_attributes_that_are_read() -> None:
     for name in ("in_buffer", "in_stderr_buffer", "eof_received", "status_event", "closed"):
         assert hasattr(channel, name), name
     assert "inner_key" in inspect.getsource(AgentKey.__init__)
+
+
+@pytest.mark.parametrize("stream", ["in_buffer", "in_stderr_buffer"])
+def test_connection_that_is_gone_when_a_read_opens_the_window_again_is_lost(stream: str) -> None:
+    mine, theirs = socket.socketpair()
+    transport, channel = CorrectedTransport(mine), paramiko.Channel(1)
+    transport.active = True  # type: ignore[attr-defined]
+    transport.clear_to_send.set()
+    channel._set_transport(transport)  # type: ignore[attr-defined]
+    channel._set_window(1000, 1000)  # type: ignore[attr-defined]
+    channel.active = True
+    reader = _OutputReader(channel, LoginCommand(Command("true", "read"), lambda *_: None, Deadline(5)))
+    getattr(channel, stream).feed(b"x" * 500)
+    theirs.close()
+    with pytest.raises(Unreachable, match="the connection was lost"):
+        reader.forward_output()
+    mine.close()
 
 
 def test_next_major_version_of_paramiko_is_excluded() -> None:
