@@ -147,15 +147,21 @@ def test_a_bar_before_the_first_loss_may_be_of_something_else() -> None:
     assert printed.over(TrainingProgress(1, 30, left=29)) == TrainingProgress(1, 30, left=29, speed="98.0 it/s")
 
 
-def test_a_number_is_still_after_three_of_its_own_intervals() -> None:
+@pytest.mark.parametrize("steps", [1, 20], ids=["a look at each step", "a look at each twentieth"])
+def test_a_number_is_still_after_three_of_its_own_intervals(steps: int) -> None:
     movement = Movement()
-    for second in range(0, 100, 10):
-        assert movement.see(second, float(second))[0] == 0.0
+    assert movement.see(None, None, 70.0) == (0.0, 0.0)
+    for look in range(10):
+        assert movement.see(look * steps, 1.0 / (look + 1), 100.0 + look * steps * 10.0)[0] == 0.0
+    seen = 100.0 + 9 * steps * 10.0
     for later, still in ((29, False), (31, True)):
-        age, usual = movement.see(90, 90.0 + later)
+        age, usual = movement.see(9 * steps, 0.1, seen + later)
         assert (age, usual, TrainingProgress(age=age, usual=usual).is_still) == (later, 10.0, still)
-    steps = [TrainingProgress(age=age, usual=usual) for usual, age in ((0.01, 4), (0.01, 6), (0, 59), (0, 61), (9, 26))]
-    assert [each.is_still for each in steps] == [False, True, False, True, False]
+
+
+def test_a_number_that_moves_often_or_moved_once_is_still_after_fixed_times() -> None:
+    each = [TrainingProgress(age=age, usual=usual) for usual, age in ((0.01, 4), (0.01, 6), (0, 59), (0, 61), (9, 26))]
+    assert [one.is_still for one in each] == [False, True, False, True, False]
 
 
 def test_a_hostile_line_takes_no_time() -> None:

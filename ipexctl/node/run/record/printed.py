@@ -127,17 +127,17 @@ def find_losses(streams: Sequence[Sequence[tuple[float, str]]]) -> list[tuple[fl
 
 
 class Movement:
-    """When a value changed last, and how long it usually takes."""
+    """When step or loss changed last, and how long a step usually takes. A look may be many steps after the last."""
 
     def __init__(self) -> None:
-        self._value: object = None
+        self._value: tuple[int | None, float | None] | None = None
         self._at = 0.0
         self._gaps: deque[float] = deque(maxlen=16)
 
-    def see(self, value: object, now: float) -> tuple[float, float]:
-        """Seconds since it last changed, and between two changes, 0 if unknown."""
-        if value != self._value:
-            if self._value is not None:
-                self._gaps.append(now - self._at)
-            self._value, self._at = value, now
+    def see(self, step: int | None, loss: float | None, now: float) -> tuple[float, float]:
+        """Seconds since one of them last changed, and of a step, 0 if unknown."""
+        if (step, loss) != self._value:
+            if self._value not in (None, (None, None)):
+                self._gaps.append((now - self._at) / max(1, (step or 0) - (self._value[0] or 0)))
+            self._value, self._at = (step, loss), now
         return now - self._at, median(self._gaps) if self._gaps else 0.0

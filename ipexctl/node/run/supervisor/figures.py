@@ -189,7 +189,8 @@ class RunFigures:
         rank, training = next(
             ((rank, each) for rank, each in sorted(self._training.items()) if each.progress.step), (-1, RankTraining())
         )
-        found, (age, usual) = training.progress, self._movement.see((self._printed.step, self._printed.loss), now)
+        found, printed = training.progress, self._printed
+        age, usual = self._movement.see(printed.step[0] if printed.step else None, printed.loss, now)
         beat = self._ranks[rank].beat if rank in self._ranks else None
         stepping = beat.figures.stepping if beat is not None else None
         made, measured = max(found.step, stepping.steps if stepping is not None else 0), None
@@ -200,7 +201,7 @@ class RunFigures:
             measured = TrainingProgress(found.before + made, steps, loss, left)
         if stepping is not None and stepping.steps:
             age, usual = stepping.since + now - self._ranks[rank].beat_at, stepping.usual
-        progress = self._printed.over(measured)
+        progress = printed.over(measured)
         return progress and progress._replace(age=None if is_over else round(age, 1), usual=usual)
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile], silence: float = 0.0) -> RankStatus:
