@@ -42,7 +42,9 @@ def test_a_source_that_changes_during_the_push_is_named(tmp_path: Path, content:
     assert host.fix == "run it again when it is complete"
     (host,) = push(read(source), tmp_path / "path").hosts
     assert (host.status, (tmp_path / "path").read_bytes()) == ("changed", source.read_bytes())
-    assert {entry.name for entry in tmp_path.iterdir()} == {"src", "path"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"src", "path", "home"}
+    kept = {path.relative_to(tmp_path / "home").parts[0] for path in (tmp_path / "home").rglob("*") if path.is_file()}
+    assert kept == {".ipexctl-home", "pushed"}  # the marker, and whose path this is, for `uninstall`
 
 
 def test_a_tree_of_any_depth_is_copied(tmp_path: Path) -> None:
