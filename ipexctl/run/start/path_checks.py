@@ -23,6 +23,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.launch.request import RankEnv
 from ipexctl.launch.spec import RunSpec
+from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.json_records import JsonError, parse_object
@@ -61,8 +62,12 @@ exit 0
 
 
 _MOST_ARGUMENTS = 16
-_WRITTEN = re.compile(r"(^|[-_])(out|output|save|saved|logs?|logging|ckpts?|checkpoints?|results?|cache|te?mp)([-_]|$)")
+_WRITTEN = re.compile(
+    r"(^|[-_])(out|output|save|saved|logs?|logging|ckpts?|checkpoints?|results?|reports?|metrics|history|cache|te?mp)"
+    r"([-_]|$)"
+)
 """Words in names of options that say where a script writes: such a directory need not exist."""
+_FILE = re.compile(r"\.(csv|tsv|txt|jsonl?|parquet|arrow|np[yz]|pth?|bin|safetensors|h5|hdf5|tar|gz|zip|ya?ml)$")
 _OF_SYSTEM = re.compile(r"/(dev|proc|sys|run)?(/.*)?")
 
 
@@ -177,31 +182,33 @@ def check_paths(
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
-def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Paths that a script may read: not the system's, nor of options for what it writes. Pure."""
-    found, option = dict[str, None](), ""
+def data_arguments(arguments: Sequence[str]) -> dict[str, str]:
+    """Paths that a script may read, with their options: not the system's, nor of options for what it writes. Pure."""
+    found, option = dict[str, str](), ""
     for argument in arguments:
         name, equals, value = argument.partition("=") if argument.startswith("-") else (option, "", argument)
         option = name if argument.startswith("-") and not equals else ""
         path = posixpath.normpath(value) if value.startswith("/") else value.rstrip("/") or "/"
         if not _OF_SYSTEM.fullmatch(path) and path.isprintable() and not _WRITTEN.search(name.lower()):
-            found[path] = None
-    return tuple(found)
+            found[path] = name
+    return found
 
 
 def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, LocalPath]:
-    """Relative paths among the script's arguments that the control machine has and a sync leaves out."""
+    """Relative paths among the script's arguments that a sync leaves out; of what the control machine lacks, too, only
+    files by their names. What `--dataset_name` and `--model_name_or_path` lack is noted earlier."""
     project = spec.project
     work = project.root / project.subdirectory
-    words = [word for word in data_arguments(spec.asked.argv[1:]) if not word.startswith("/")]
-    relative = [word for word in words if os.path.exists(work / word)]  # noqa: PTH110 - also for a text of any length
+    words = {word: option for word, option in data_arguments(spec.asked.argv[1:]).items() if word[0] != "/"}
+    here = {word for word in words if os.path.exists(work / word)}  # noqa: PTH110 - also for a text of any length
+    absent = {word for word, option in words.items() if _FILE.search(word) and option.strip("-") not in (DATA, MODEL)}
     found: dict[str, LocalPath] = {}
-    for word in relative[:_MOST_ARGUMENTS]:
+    for word in [word for word in words if word in here | absent][:_MOST_ARGUMENTS]:
         source = Path(os.path.normpath(work / word))
         name = source.relative_to(project.root).as_posix() if source.is_relative_to(project.root) else ""
         if name != "." and not any(f"{entry.path}/".startswith(f"{name}/") for entry in synced.entries):
             path = posixpath.normpath(f"{tree}/{project.subdirectory}/{word}")
-            found[word] = LocalPath(path, str(source.resolve()), _target_of(source, tree))
+            found[word] = LocalPath(path, str(source.resolve()) if word in here else "", _target_of(source, tree))
     return found
 
 

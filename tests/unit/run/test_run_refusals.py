@@ -297,6 +297,9 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
         "--x=synced",
         "synced/c.csv",
         "absent",
+        "absent.json",
+        "--dataset_name=absent.csv",
+        "--report=out.json",
         "x" * 300,
         ".",
         "..",
@@ -309,6 +312,7 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
     assert {word: local[:3] for word, local in found.items()} == {
         "data/b.csv": ("/h/me/.i/code/p/sub/data/b.csv", f"{tmp_path}/p/sub/data/b.csv", "/h/me/b.csv"),
         "../../corpus": ("/h/me/.i/code/corpus", f"{tmp_path}/corpus", "/h/me/corpus"),
+        "absent.json": ("/h/me/.i/code/p/sub/absent.json", "", "/h/me/absent.json"),
     }
 
 
