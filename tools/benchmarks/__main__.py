@@ -65,7 +65,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "allreduce-steps": Part(part_allreduce.measure_steps, runs=3),
     "allreduce-hosts": Part(part_wire.measure_shared, runs=9),
     "fetch": Part(part_files.measure_fetch),
-    "finetune": Part(part_finetune.measure, runs=1, has_own_lab=True),
+    **{
+        f"finetune-{name}": Part(partial(part_finetune.measure, name), has_own_lab=True) for name in part_finetune.SIZES
+    },
     "fp32-math": Part(part_fp32_math.measure_speed, runs=7),
     "fp32-math-accuracy": Part(part_fp32_math.measure_accuracy, runs=1),
     "huge-pages": Part(part_huge_pages.measure, runs=3),
@@ -109,9 +111,6 @@ def _arguments() -> argparse.Namespace:
         help=f"{', '.join(PARTS)}; with a name, all that begin with it and -",
     )
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, play, sync and scale")
-    parser.add_argument(
-        "--size", choices=part_finetune.SIZES, default="158m", help="of finetune's model (default: 158m)"
-    )
     parser.add_argument("--steady", type=float, metavar="S", help="seconds of a training a round (default: 4)")
     parser.add_argument(
         "--markdown", type=Path, metavar="PATH", help="put tables between the markers of this page or directory"
@@ -132,9 +131,10 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _parts(text: str) -> list[str]:
     words = text.split(",")
-    if unknown := set(words) - set(PARTS):
-        raise argparse.ArgumentTypeError(f"there is no part {', '.join(sorted(unknown))}")
-    return [name for name in PARTS if name in words or any(name.startswith(f"{word}-") for word in words)]
+    named = {word: [name for name in PARTS if name == word or name.startswith(f"{word}-")] for word in words}
+    if unknown := [word for word, names in named.items() if not names]:
+        raise argparse.ArgumentTypeError(f"there is no part {', '.join(unknown)}")
+    return [name for name in PARTS if any(name in names for names in named.values())]
 
 
 def _measure(given: argparse.Namespace) -> None:
@@ -151,8 +151,9 @@ def _measure(given: argparse.Namespace) -> None:
         print(f"{peers.machine()}; {peers.versions(found)}\n", flush=True)
         for name, part in parts.items():
             begun, clock = _stamp(name, given), time.monotonic()
-            report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady, given.size))
-            stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {__version__}."
+            report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
+            rounds = f"Medians of {report.medians_of}" if report.medians_of > 1 else "One round"
+            stamp = f"{rounds}, {begun}; {peers.processor()}, ipexctl {__version__}."
             print(plain(f"{name}: {stamp}", report), flush=True)
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
             for page in _pages(given.markdown):
@@ -180,8 +181,6 @@ def _stamp(name: str, given: argparse.Namespace) -> str:
         call += ["--runs", str(given.runs)]
     if given.hosts and PARTS[name].counts:
         call += ["--hosts", ",".join(map(str, given.hosts))]
-    if name == "finetune":
-        call += ["--size", given.size]
     if name.startswith("train-") and given.steady:
         call += ["--steady", f"{given.steady:g}"]
     return f"{datetime.now(timezone.utc):%Y-%m-%d}, load {os.getloadavg()[0]:.1f}, `{' '.join(call)}`"

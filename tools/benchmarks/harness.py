@@ -21,7 +21,7 @@ from ipexctl.node.common.processes import read_stat
 
 from .figures import median, ratio
 
-TOO_LONG = 900.0
+TOO_LONG = 1800.0
 """Seconds after which a contender counts as hung."""
 LOOK_INTERVAL = 0.05
 TIMES: Final = "s (ipexctl's time / this time)"

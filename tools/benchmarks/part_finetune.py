@@ -1,7 +1,7 @@
-"""LoRA of a Llama from a config, beside torchrun and accelerate launch: start, tokens, memory, bytes on the wire.
+"""LoRA of a Llama from a config, beside torchrun: start, tokens, memory, bytes on the wire; and what a plan estimates.
 
-One script (`contenders/finetune.py`), one environment and one model, in a home that both hosts share. The others are
-started as their documentation says, on one host by one call, on two by one call on each host.
+One script (`contenders/finetune.py`), one environment and one model, in a home that both hosts share. torchrun is
+started as its documentation says, by one call on each host.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from ipexctl.launch.training_memory import memory_of
+from ipexctl.node.common.rank_options import SHARE_WEIGHTS
 from ipexctl.text import format_count
 
-from .figures import median
+from .figures import median, ratios
 from .harness import Contender, Failed, end_of, failure, in_turns, say, spend
+from .model_fits import Shape
 from .part_train import TORCH
 from .report import Goal, Report
 from .rig import CONTENDERS, Rig, ipexctl, laboratory
 
 SCRIPT: Final = "finetune.py"
-SIZES: Final = ("tiny", "158m", "1b", "7b")
-LARGE: Final = ("7b",)
-"""Sizes of which this machine holds one copy: for two ranks on one host, in a cgroup, and for few tokens and steps."""
+OURS, TORCHRUN = "ipexctl run", "torchrun"
 SPARE: Final = 2 << 30
 """Bytes of this machine's memory outside the cgroup."""
-OURS, APART, TORCHRUN, ACCELERATE, FULL = (
-    *("ipexctl run", "ipexctl run --share-weights off", "torchrun", "accelerate launch"),
-    "ipexctl run, all weights under FSDP2",
-)
 PORT: Final = 29511
-HOSTS: Final = 2
 _FIGURES: Final = "figures "
-_AIM: Final = 1.02
+_CLOSE: Final = 0.1
+VOCABULARY: Final = 8192
+HEAD: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,24 @@ class Place:
         return f"{format_count(self.hosts, 'host')}, {format_count(self.hosts * self.ranks, 'rank')}"
 
 
-PLACES: Final = (Place(1, 1), Place(1, 2), Place(2, 1))
+ALONE, ONE_HOST, TWO_HOSTS = Place(1, 1), Place(1, 2), Place(2, 1)
+
+
+class Size(NamedTuple):
+    shape: Shape
+    bits: int
+    """bf16 is slow on this machine, and fp32 of the largest does not fit it."""
+    tokens: int
+    steps: int
+    places: tuple[Place, ...]
+    limits_memory: bool = False
+
+
+SIZES: Final = {
+    "158m": Size(Shape(1024, 2816, 12, 1024, 2048), 32, 128, 6, (ONE_HOST, TWO_HOSTS, ALONE)),
+    "1b": Size(Shape(2048, 8192, 16, 2048, VOCABULARY), 32, 64, 5, (ONE_HOST, TWO_HOSTS)),
+    "7b": Size(Shape(4096, 11008, 32, 4096, VOCABULARY), 16, 2, 2, (ONE_HOST,), limits_memory=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +78,19 @@ class Training:
     tokens_per_s: float
     private: float
     shared: float
-    most: float
     host: float
-    """All processes of the account, each page once."""
+    """All processes of the account, each page once. Wrong if ranks of other hosts map the same pages."""
     sent: float
 
 
-def measure(rig: Rig) -> Report:
-    project = rig.scratch / "finetune"
+def measure(name: str, rig: Rig) -> Report:
+    size = SIZES[name]
+    project = rig.scratch / f"finetune-{name}"
     project.mkdir()
     shutil.copy(CONTENDERS / SCRIPT, project)
-    places = PLACES[1:2] if rig.size in LARGE else PLACES
     found: dict[tuple[Place, str], Sequence[Training | None]] = {}
-    limit = limited_memory() if rig.size in LARGE else nullcontext(lambda: 0)
-    with limit as kills, laboratory(HOSTS if len(places) > 1 else 1, shared_home=True) as lab:
+    limit = limited_memory() if size.limits_memory else nullcontext(lambda: 0)
+    with limit as kills, laboratory(max(place.hosts for place in size.places), shared_home=True) as lab:
         rig = replace(rig, lab=lab)
         hosts = len(lab.hosts)
         say(f"finetune: installing torch {TORCH}, transformers and peft on the lab's hosts")
@@ -84,10 +99,10 @@ def measure(rig: Rig) -> Report:
             ipexctl("install", "install", *rig.where(hosts), "--stack", "torch", "--torch", TORCH, *packages), rig.env
         )
         model = f"{lab.hosts[0].home}/model"
-        spend(_run(rig, Place(1, 1), project, "make", rig.size, model), rig.env)
+        spend(_run(rig, ALONE, project, "make", json.dumps(_config(size)), size.bits, model), rig.env)
         ((_, tree),) = rig.on_hosts("ls -d $HOME/.ipexctl/code/finetune-*", 1)
-        for place in places:
-            contenders = _contenders(rig, place, project, f"{tree}/{SCRIPT}", model)
+        for place in size.places:
+            contenders = _contenders(rig, place, project, f"{tree}/{SCRIPT}", model, size)
 
             def once(
                 name: str, contenders: Mapping[str, Contender] = contenders, place: Place = place
@@ -95,7 +110,32 @@ def measure(rig: Rig) -> Report:
                 return _training(rig, contenders[name], place, kills)
 
             found |= {(place, name): each for name, each in in_turns(list(contenders), rig.runs, once).items()}
-    return _report(rig, found)
+    return _report(rig, size, found)
+
+
+def _config(size: Size) -> dict[str, int]:
+    shape = size.shape
+    return {
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.blocks,
+        "num_attention_heads": shape.hidden // HEAD,
+        "vocab_size": shape.words,
+    }
+
+
+def estimated(size: Size, place: Place) -> float:
+    """MB of a host, as a plan says them for this training."""
+    options = {
+        "use_peft": "",
+        "lora_r": "16",
+        "lora_target_modules": "all-linear",
+        "per_device_train_batch_size": "1",
+        "max_length": str(size.tokens),
+        SHARE_WEIGHTS.name: "auto",
+    }
+    alone = place.hosts * place.ranks == 1
+    return memory_of(size.shape.tensors(size.bits), options, is_alone=alone).of(place.ranks) / 1e6
 
 
 @contextmanager
@@ -134,24 +174,10 @@ def _threads(place: Place) -> tuple[str, ...]:
     return ("--omp", "1" if place.hosts * place.ranks > 1 else "2")
 
 
-def _contenders(rig: Rig, place: Place, project: Any, script: str, model: str) -> dict[str, Contender]:
-    words = ("train", model, *(("8", "2") if rig.size in LARGE else ("128", "5")))
-    found = {
-        OURS: _run(rig, place, project, *words),
-        TORCHRUN: _by_hand(rig, place, "torchrun --nnodes {hosts} --nproc-per-node {ranks} {meeting}", script, *words),
-    }
-    if rig.size in LARGE:
-        return found
-    if place.hosts * place.ranks > 1:
-        found[APART] = _run(rig, place, project, *words, options=("--share-weights", "off"), name=APART)
-    if place.hosts == 1:
-        line = "accelerate launch --cpu --num_processes {ranks} --num_machines 1"
-        found[ACCELERATE] = _by_hand(
-            rig, place, line if place.ranks == 1 else f"{line} --mpirun_hostfile hosts", script, *words
-        )
-    else:
-        found[FULL] = _run(rig, place, project, *words, "--full", name=FULL)
-    return found
+def _contenders(rig: Rig, place: Place, project: Path, script: str, model: str, size: Size) -> dict[str, Contender]:
+    words = ("train", model, str(size.tokens), str(size.steps))
+    line = "torchrun --nnodes {hosts} --nproc-per-node {ranks} {meeting}"
+    return {OURS: _run(rig, place, project, *words), TORCHRUN: _by_hand(rig, place, line, script, *words)}
 
 
 def _by_hand(rig: Rig, place: Place, launcher: str, *words: str) -> Contender:
@@ -187,40 +213,58 @@ def _training(rig: Rig, contender: Contender, place: Place, kills: Callable[[], 
     return found
 
 
-def _report(rig: Rig, found: Mapping[tuple[Place, str], Sequence[Training | None]]) -> Report:
-    def value(place: Place, name: str, field: str) -> float | None:
-        figures = [getattr(each, field) for each in found.get((place, name), ()) if each is not None]
-        return median(figures) if figures else None
+@dataclass(frozen=True, slots=True)
+class Figures:
+    trainings: Mapping[tuple[Place, str], Sequence[Training | None]]
+    runs: int
 
-    def cell(place: Place, name: str, field: str, form: str) -> str:
-        figure = value(place, name, field)
-        return "killed" if figure is None else f"{figure:{form}}"
+    def values(self, place: Place, name: str, field: str) -> list[float]:
+        trainings = [each for each in self.trainings[place, name] if each is not None]
+        if field == "host" and place.ranks == 1:  # a lab's hosts share mapped pages, which PSS divides among them
+            return [each.private + each.shared for each in trainings]
+        return [getattr(each, field) for each in trainings]
 
-    forms = {
-        "first": ".1f", "tokens_per_s": ".1f", "private": ".0f", "shared": ".0f", "most": ".0f", "host": ".0f",
-        "sent": ".1f",
-    }  # fmt: skip
-    rows = tuple(
-        (f"{place}: {name}", *(cell(place, name, field, form) for field, form in forms.items()))
-        for place, name in found
-    )
-    one_host, two_hosts = PLACES[1:]
-    goals = []
-    for place, field, what in (
-        (one_host, "private", "private memory of a rank, 2 ranks on a host"),
-        (one_host, "host", "memory of a host, 2 ranks"),
-        (two_hosts, "sent", "bytes that a host sends, 2 hosts"),
-    ):
-        ours, theirs = value(place, OURS, field), value(place, TORCHRUN, field)
-        if ours is not None and theirs is not None:
-            goals.append(Goal(f"{what}: ≤ 1x torchrun", f"{ours / max(theirs, 1e-9):.2f}x", ours <= theirs))
-    for place in PLACES:
-        ours, theirs = value(place, OURS, "tokens_per_s"), value(place, TORCHRUN, "tokens_per_s")
-        if ours is not None and theirs is not None:
-            goals.append(Goal(f"{place}: a step ≤ {_AIM}x torchrun's", f"{theirs / ours:.2f}x", theirs / ours <= _AIM))
+    def cell(self, place: Place, name: str, field: str, form: str = ",.0f") -> str:
+        figures = self.values(place, name, field)
+        return f"{median(figures):{form}}" if figures else "killed"
+
+    def pairs(self, place: Place) -> list[float]:
+        """Our tokens a second by torchrun's, in each round."""
+        ours, theirs = (self.values(place, name, "tokens_per_s") for name in (OURS, TORCHRUN))
+        return ratios(ours, theirs) if len(ours) == len(theirs) == self.runs else []
+
+    def row(self, size: Size, place: Place, name: str) -> tuple[str, ...]:
+        speed, estimate = self.cell(place, name, "tokens_per_s", ".3g"), ""
+        if name == OURS:
+            estimate = f"{estimated(size, place):,.0f}"
+            if both := self.pairs(place):
+                speed += f" ({median(both):.2f}x, {min(both):.2f} to {max(both):.2f})"
+        sizes = (self.cell(place, name, field) for field in ("private", "shared", "host", "sent"))
+        return (f"{place}: {name}", self.cell(place, name, "first", ".1f"), speed, *sizes, estimate)
+
+    def goals(self, size: Size, place: Place) -> Iterator[Goal]:
+        for field, what in (("private", "private memory of a rank"), ("sent", "bytes that a host sends")):
+            ours, theirs = self.values(place, OURS, field), self.values(place, TORCHRUN, field)
+            if ours and theirs and median(theirs) > 1:
+                share = median(ours) / median(theirs)
+                yield Goal(f"{place}: {what} ≤ 1x torchrun's", f"{share:.2f}x", share <= 1)
+        if both := self.pairs(place):
+            span = f"{median(both):.2f}x ({min(both):.2f} to {max(both):.2f})"
+            yield Goal(f"{place}: tokens/s ≥ 1x torchrun's within the range", span, max(both) >= 1)
+        if hosts := self.values(place, OURS, "host"):
+            share = estimated(size, place) / median(hosts)
+            aim = f"{place}: estimate within {_CLOSE:.0%} of the host's memory"
+            yield Goal(aim, f"{share:.2f}x", abs(share - 1) <= _CLOSE)
+
+
+def _report(rig: Rig, size: Size, found: Mapping[tuple[Place, str], Sequence[Training | None]]) -> Report:
+    figures = Figures(found, rig.runs)
+    parameters = sum(prod(each.shape) * each.copies for each in size.shape.tensors())
+    scale, letter = (1e9, "B") if parameters >= 1e9 else (1e6, "M")
     header = (
-        f"Llama {rig.size}, LoRA r=16",
-        *("first step, s", "tokens/s", "private MB", "shared MB", "most MB", "host MB", "MB sent"),
+        f"Llama {parameters / scale:.0f} {letter} in {'fp32' if size.bits == 32 else 'bf16'}, LoRA r=16",
+        *("first step, s", "tokens/s", "private MB", "shared MB", "host MB", "MB sent", "estimate, host MB"),
     )
-    note = "MB: of the rank, and of the host, that has most, in a step. `killed`: by the kernel, for want of memory."
-    return Report(rig.runs, header, rows, tuple(goals), (note,))
+    rows = tuple(figures.row(size, place, name) for place, name in found)
+    goals = tuple(goal for place in size.places for goal in figures.goals(size, place))
+    return Report(rig.runs, header, rows, goals)

@@ -41,8 +41,6 @@ class Rig:
     env: dict[str, str]
     steady: float | None
     """Seconds of training in a steady state, unless the workload has its own."""
-    size: str = "158m"
-    """Of the model that is fine-tuned."""
 
     @property
     def user(self) -> str:

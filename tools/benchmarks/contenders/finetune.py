@@ -1,9 +1,9 @@
-"""LoRA of a Llama with PEFT and the Trainer, as users write it; or of all its weights under FSDP2, with --full.
+"""LoRA of a Llama with PEFT and the Trainer, as users write it.
 
-finetune.py make SIZE DIR                     writes a model of random weights, once
-finetune.py train DIR TOKENS STEPS [--full]   each rank prints a line of figures behind the word `figures`
+finetune.py make CONFIG BITS DIR      writes a model of random weights
+finetune.py train DIR TOKENS STEPS    each rank prints a line of figures behind the word `figures`
 
-Memory is read while the activations of one more step are alive, on all ranks at once.
+Memory is read while the activations of the second step are alive, on all ranks at once.
 """
 
 from __future__ import annotations
@@ -26,29 +26,17 @@ from transformers import (  # type: ignore[import-not-found]
     TrainingArguments,
 )
 
-SIZES = {
-    "tiny": {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 4},
-    "158m": {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16},
-    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
-    "7b": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
-}
-VOCABULARY = 8192
-IN_BF16 = ("7b",)
-"""Sizes that are in bf16 also where it is slow: fp32 would not fit this machine."""
-HAS_BF16 = "_bf16" in Path("/proc/cpuinfo").read_text()
 MB = 1e6
 
 
-def make(size: str, directory: str) -> None:
+def make(of_config: str, bits: str, directory: str) -> None:
     """Write the model block by block: it is never whole in memory."""
     from safetensors.torch import save_file  # type: ignore[import-not-found]
 
     place = Path(directory)
-    if place.exists():
-        return
     place.mkdir()
-    dtype = torch.bfloat16 if HAS_BF16 or size in IN_BF16 else torch.float32
-    config = LlamaConfig(vocab_size=VOCABULARY, dtype=dtype, architectures=["LlamaForCausalLM"], **SIZES[size])
+    dtype = torch.bfloat16 if bits == "16" else torch.float32
+    config = LlamaConfig(dtype=dtype, architectures=["LlamaForCausalLM"], **json.loads(of_config))
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in LlamaForCausalLM(config).state_dict().items()}
     blocks: dict[str, list[str]] = {}
@@ -73,16 +61,11 @@ def sent() -> int:
 
 
 def memory() -> dict[str, float]:
-    """MB of this process: its own, shared, and the most so far; and of all processes of this host."""
-    text = Path("/proc/self/smaps_rollup").read_text() + Path("/proc/self/status").read_text()
-    kinds = {name: int(size) * 1024 / MB for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
-    parts = {
-        "private": ("Private_Clean", "Private_Dirty"),
-        "shared": ("Shared_Clean", "Shared_Dirty"),
-        "most": ("VmHWM",),
-    }
-    found = {name: sum(kinds[each] for each in of) for name, of in parts.items()}
-    return {**found, "host": sum(map(pss, Path("/proc").glob("[0-9]*/smaps_rollup")))}
+    """MB of this process, its own and shared, and of all processes of this host."""
+    parts = re.findall(r"^(Private|Shared)_\w+:\s+(\d+) kB$", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
+    sizes = {of: sum(int(size) for kind, size in parts if kind == of) * 1024 / MB for of in ("Private", "Shared")}
+    host = sum(map(pss, Path("/proc").glob("[0-9]*/smaps_rollup")))
+    return {"private": sizes["Private"], "shared": sizes["Shared"], "host": host}
 
 
 def pss(file: Path) -> float:
@@ -93,7 +76,7 @@ def pss(file: Path) -> float:
 
 
 class Measures:
-    """Seconds at the end of each step, and memory of the step after the last."""
+    """Seconds at the end of each step, and memory in the second."""
 
     def __init__(self, tokens: int, steps: int) -> None:
         self.tokens, self.steps, self.before = tokens, steps, sent()
@@ -101,7 +84,7 @@ class Measures:
         self.memory: dict[str, float] = {}
 
     def on_forward(self, *_: object) -> None:
-        if len(self.times) == self.steps:
+        if len(self.times) == 1:
             self.gather()
             self.memory = memory()
             self.gather()
@@ -114,7 +97,7 @@ class Measures:
         self.times.append(time.time())
 
     def report(self) -> None:
-        times, ranks = self.times[: self.steps], int(os.environ.get("WORLD_SIZE", "1"))
+        times, ranks = self.times, int(os.environ.get("WORLD_SIZE", "1"))
         warm_up = min(2, self.steps - 1)
         rate = self.tokens * ranks * (self.steps - warm_up) / (times[-1] - times[warm_up - 1])
         figures = {"first": times[0], "tokens_per_s": rate, "sent": (sent() - self.before) / MB, **self.memory}
@@ -136,7 +119,7 @@ def train(directory: str, tokens: int, steps: int) -> None:
     arguments = TrainingArguments(
         "/tmp/finetune-output",
         use_cpu=True,
-        max_steps=steps + 1,
+        max_steps=steps,
         per_device_train_batch_size=1,
         ddp_find_unused_parameters=False,
         report_to=[],
@@ -144,31 +127,9 @@ def train(directory: str, tokens: int, steps: int) -> None:
         logging_strategy="no",
         disable_tqdm=True,
     )
-    rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, VOCABULARY, (64, tokens))]
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, model.config.vocab_size, (64, tokens))]
     Trainer(model, arguments, train_dataset=rows, callbacks=[Clock()]).train()
     measures.report()
-
-
-def train_all(directory: str, tokens: int, steps: int) -> None:
-    import torch.distributed as dist
-    from torch.distributed.fsdp import fully_shard
-
-    measures = Measures(tokens, steps)
-    dist.init_process_group("gloo")
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
-    for block in model.model.layers:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    model.register_forward_hook(measures.on_forward)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    for row in torch.randint(0, VOCABULARY, (steps + 1, 1, tokens)):
-        model(input_ids=row, labels=row).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        measures.on_step()
-    measures.report()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -176,4 +137,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "make":
         make(*sys.argv[2:])
     else:
-        (train_all if "--full" in sys.argv else train)(sys.argv[2], *map(int, sys.argv[3:5]))
+        train(sys.argv[2], *map(int, sys.argv[3:5]))
