@@ -1,6 +1,6 @@
 """Declares an option once for the command line, ipexctl.toml, playbooks and the hosts. From its `Declaration` come the
 command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py: grouped`), the playbook option
-(`extras/play/modules/__init__.py: declared_options`) and its limits (`launch/overrides.py: check_limits`).
+(`addons/play/modules/__init__.py: declared_options`) and its limits (`launch/overrides.py: check_limits`).
 `launch/run_options.py` has the declarations of a run.
 
 `CallOptions` adds the options of this call to the commands of a `Fix` (`node/common/fix.py`), so that they can be

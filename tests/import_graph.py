@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATHS = (".", "tools", "tests", "tests/lab", "tests/process", *(f"tests/unit/{name}" for name in (
-    "cli", "doctor", "extras/lab", "extras/play", "extras/report", "hosts", "launch", "node", "run",
+    "cli", "doctor", "addons/lab", "addons/play", "addons/report", "hosts", "launch", "node", "run",
     "node/run/decisions", "homes", "stack", "sync", "ui",
 )))  # fmt: skip
 """Where `import` finds a module, as `pythonpath` of pyproject.toml."""

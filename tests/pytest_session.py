@@ -21,9 +21,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.down import down, labs_of, remove_abandoned
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.down import down, labs_of, remove_abandoned
 from ipexctl.node.common.processes import ProcessIdentity, all_processes, end_with_parent, read_text
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

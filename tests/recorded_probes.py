@@ -9,7 +9,7 @@ import functools
 import re
 from pathlib import Path
 
-from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpuinfo, find_cpu_profile, sysfs
+from ipexctl.addons.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpuinfo, find_cpu_profile, sysfs
 
 RECORDED = Path(__file__).parent / "unit/facts/recorded"
 MACHINES = sorted(file.stem for file in RECORDED.glob("*.json"))

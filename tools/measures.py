@@ -222,7 +222,7 @@ def own_sentences() -> dict[str, str]:
     """Each sentence that our programs print → where. Patterns, docstrings and texts that are compared are none."""
     found: dict[str, str] = {}
     for path, tree in modules().items():
-        if path.startswith("ipexctl/extras/lab/"):
+        if path.startswith("ipexctl/addons/lab/"):
             continue
         left_out = docstrings(tree) | {id(part) for text, _ in compared_texts(tree) for part in ast.walk(text)}
         left_out |= {id(part) for node in nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -706,7 +706,7 @@ _TRANSPORTS = (
 """The rooms of transports and launchers: on the control machine, and on node0."""
 _SLURM = (
     *_TRANSPORTS,
-    "ipexctl/extras/lab/",  # makes one
+    "ipexctl/addons/lab/",  # makes one
     "ipexctl/launch/launchers/",  # one of the launchers whose lines it reads
     "ipexctl/launch/python_env.py",  # the variables of all launchers by which a script would take its rank
     "ipexctl/node/run/rank/rank_env.py",  # the same, by which a wrapper takes its rank

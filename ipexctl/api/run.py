@@ -64,7 +64,7 @@ def _plan(start: RunStart, watcher: RunWatcher) -> PlannedRun | InstallReport | 
     asked = start.spec.asked._replace(torch=stack.torch, stack=stack.stack)
     start.spec = replace(start.spec, asked=asked)
     # The modules of packages that are still to be installed are not known.
-    planned = pipeline.plan_run(start, checks_script=not (wanted.env.extras or wanted.unread))
+    planned = pipeline.plan_run(start, checks_script=not (wanted.env.packages or wanted.unread))
     if not isinstance(planned, PlannedRun):
         return planned
     project = first_install.with_left_out(planned.plan.project, asked, wanted)

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
+from ipexctl.addons_list import addition
 from ipexctl.api import explained_runs, followed_runs, known_runs
 from ipexctl.api.fetch_calls import fetch_files, fetch_from_all
 from ipexctl.api.interruptible import interruptible, refuses_wrong_calls
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import CallError
-from ipexctl.extras_list import addition
 from ipexctl.files.requested import FetchResult
 from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.fix import Fix

@@ -17,8 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
+from ipexctl.addons_list import COMMANDS as ADDONS
 from ipexctl.errors import Interrupted, OutputError, UserError
-from ipexctl.extras_list import COMMANDS as EXTRAS
 from ipexctl.removed import COMMANDS as INSTEAD
 from ipexctl.removed import OPTIONS
 from ipexctl.ui.safe_output import guard_stdout, print_document
@@ -49,7 +49,7 @@ CORE: Final[Mapping[str, str]] = {
 
 def groups() -> Mapping[str, Mapping[str, str]]:
     """The commands of the help, by group."""
-    others = {name: text for name, text in sorted({**CORE, **EXTRAS}.items()) if name not in DAILY}
+    others = {name: text for name, text in sorted({**CORE, **ADDONS}.items()) if name not in DAILY}
     return {"Every day": {name: CORE[name] for name in DAILY}, "Others": others}
 
 
@@ -58,7 +58,7 @@ def commands() -> Mapping[str, str]:
 
 
 def is_command(name: str) -> bool:
-    return name in CORE or name in EXTRAS
+    return name in CORE or name in ADDONS
 
 
 CLUSTER: Final = "cluster"
@@ -101,8 +101,8 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 
 def load_command(name: str) -> Any:
-    """The command, or group of commands, of a module of this package or of an extra."""
-    package = "commands" if name in CORE else f"extras.{name}"
+    """The command, or group of commands, of a module of this package or of an addon."""
+    package = "commands" if name in CORE else f"addons.{name}"
     return get_command(getattr(import_module(f"ipexctl.{package}.{name}_command"), f"{name}_command"))
 
 

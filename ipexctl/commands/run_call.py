@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
+from ipexctl.addons_list import addition
 from ipexctl.api.run import run
 from ipexctl.commands.install_command import show
 from ipexctl.commands.interrupt import Interrupt
@@ -25,7 +26,6 @@ from ipexctl.commands.shared_options import Output, RunHosts
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
-from ipexctl.extras_list import addition
 from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.run_options import call_of
@@ -146,7 +146,7 @@ def _on_hosts_left(spec: RunSpec, record: RunRecord, call: RunCall, typed: Colle
 
 
 class RunPage(Protocol):
-    """The extra's `run-page` makes it from a path."""
+    """The addon's `run-page` makes it from a path."""
 
     def check(self, *, has_end: bool) -> None:
         """Raise a UserError now if the file can't be written at the end of the run."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras_list import addition
+from ipexctl.addons_list import addition
 from ipexctl.found_files import cache_directory, config_directory, data_directory, state_directory
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host

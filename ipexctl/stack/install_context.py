@@ -84,9 +84,9 @@ def refuse_downgrade(
     """Refuse to lose or lower what an earlier call asked for, and torch, because a working script could fail after the
     install. What the call pins is exempt, and what only the resolver chose may move or go.
     """
-    named = names_of((*request.extras, *request.constraints), _BOUNDS)
+    named = names_of((*request.packages, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
-    wanted = names_of(line for made_for in before for line in made_for.extras)
+    wanted = names_of(line for made_for in before for line in made_for.packages)
     is_other_stack = row != record.row and request.stack != StackRequest()
     lower = [
         change
@@ -106,12 +106,12 @@ def refuse_downgrade(
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
     """Packages of both requests. If both name a package, the added line wins."""
-    named = names_of((*added.extras, *added.constraints))
-    extras = [line for line in present.extras if not names_of([line]) & named]
+    named = names_of((*added.packages, *added.constraints))
+    packages = [line for line in present.packages if not names_of([line]) & named]
     constraints = [line for line in present.constraints if not names_of([line]) & named]
     return replace(
         present,
-        extras=tuple(dict.fromkeys((*extras, *added.extras))),
+        packages=tuple(dict.fromkeys((*packages, *added.packages))),
         constraints=tuple(dict.fromkeys((*constraints, *added.constraints))),
         lists=tuple(dict.fromkeys((*present.lists, *added.lists))),
     )

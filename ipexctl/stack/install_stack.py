@@ -188,8 +188,8 @@ def _find_known(context: InstallContext) -> Existing | None:
     if context.extended is not None:
         present, stack = EnvRequest.from_json(context.extended.requests[-1]), request.env.stack
         if stack == StackRequest() or (stack == present.stack and not request.downgrade):
-            typed, env = request.env.extras, with_packages(present, request.env)
-            origins = {line: f"the environment {request.name}" for line in env.extras if line not in typed}
+            typed, env = request.env.packages, with_packages(present, request.env)
+            origins = {line: f"the environment {request.name}" for line in env.packages if line not in typed}
             context.request = replace(request, env=env, origins={**request.origins, **origins})
             context.origins = context.extended.origins
     context.made_for = made_for = context.request.to_json()
@@ -304,7 +304,7 @@ def _check_changes(context: InstallContext, env: str, row: str, packages: Mappin
     record = next(named, None)
     if record is None or record.name == env:
         return None
-    asked = names_of(context.typed.env.extras)
+    asked = names_of(context.typed.env.packages)
     changes = changes_of(record.packages, packages)
     context.changes = tuple(sorted(changes, key=lambda change: canonicalize_name(change.name) not in asked))
     if context.request.downgrade:
@@ -348,7 +348,7 @@ def _read_built(context: InstallContext) -> tuple[BuiltPackage, ...]:
     """What was built for the environment that gets more packages, from a host that has it."""
     record, request = context.extended, context.request
     again = {*request.builds, *(project.name for project in request.projects)}
-    for line in map(Requirement, (*request.env.extras, *request.env.constraints)):
+    for line in map(Requirement, (*request.env.packages, *request.env.constraints)):
         version = record.packages.get(name := canonicalize_name(line.name)) if record is not None else None
         again |= {name} if version is not None and not line.specifier.contains(version, prereleases=True) else set()
     if record is None or not (names := {*record.built} - again):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.node.common.processes import read_stat
 from printed_lines import PRINTED
 

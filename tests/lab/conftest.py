@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from install_helpers import PYTHON, Target
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.down import down, remove_abandoned
+from ipexctl.addons.lab.faults import mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.up import up
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.down import down, remove_abandoned
-from ipexctl.extras.lab.faults import mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.up import up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from packaging.requirements import Requirement
 
 from hub_server import Hub
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_plan import front_gateway
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_plan import front_gateway
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.stack.env.record import SCHEMA
 

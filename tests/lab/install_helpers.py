@@ -8,7 +8,7 @@ from subprocess import Popen
 from typing import Any
 
 from cli_helpers import CommandResult, begin, ipexctl
-from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_record import Lab, LabHost
 from lab_helpers import on_host
 
 PYTHON = "cp311"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -78,13 +78,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.down import down, find_labs, remove_abandoned
-from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
-from ipexctl.extras.lab.faults import FAULTS
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import load_all
-from ipexctl.extras.lab.up import up
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.down import down, find_labs, remove_abandoned
+from ipexctl.addons.lab.faults import break_host, mend_host, ssh_argv
+from ipexctl.addons.lab.faults import FAULTS
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import load_all
+from ipexctl.addons.lab.up import up
 
 
 def snapshot():

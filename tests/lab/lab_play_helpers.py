@@ -9,7 +9,7 @@ from subprocess import Popen
 from typing import Any
 
 from cli_helpers import CommandResult, begin, ipexctl
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import on_host
 
 

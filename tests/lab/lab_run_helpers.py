@@ -23,8 +23,8 @@ import pytest
 from agent_helpers import wait_until
 from clean_environment import package_environ
 from cli_helpers import CommandResult, begin, ipexctl, processes_with
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_record import Lab, LabHost
 from lab_helpers import ask, on_host, refuse_logins
 from tiny_wheels import write_stack
 

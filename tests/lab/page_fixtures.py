@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from doc_shell import Shell
+from ipexctl.addons.lab import lab_slurm
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import lab_slurm
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
 from page_scenes import CLUSTER, Scene
 from tiny_wheels import write_stack, write_wheel

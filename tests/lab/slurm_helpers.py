@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_files import hostfile
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_files import hostfile
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host
 from lab_helpers import ask
 
 NEEDS_SLURM = pytest.mark.needs("slurmctld", "slurmd", "sbatch")

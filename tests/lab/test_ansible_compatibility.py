@@ -14,7 +14,7 @@ import pytest
 
 from clean_environment import package_environ
 from cli_helpers import ipexctl
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import ask
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cli_helpers import CommandResult, processes_with
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_play_helpers import Site
 from lab_run_helpers import IMPI, PYTHON, Cluster, session_dir, stack_with, wheels_from_pypi
 from message_data import missing

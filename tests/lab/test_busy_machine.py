@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import PYTHON, Cluster
 from tiny_wheels import write_stack
 

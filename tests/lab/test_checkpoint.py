@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 

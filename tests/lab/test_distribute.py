@@ -16,10 +16,10 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host
 from ipexctl.files.file_transfer import FileTransfer, local_files
 from ipexctl.files.routes import Distributor
 from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation

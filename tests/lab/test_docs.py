@@ -16,8 +16,8 @@ import reader
 from doc_blocks import PAGES, ROOT, Block, PageCommand, blocks
 from doc_output import find_difference, matches_page
 from doc_shell import Shell
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from message_data import missing
 from page_fixtures import wheels_of
 from page_scenes import (

@@ -10,8 +10,8 @@ import pytest
 
 from doc_blocks import ROOT
 from doc_shell import FILES, LoginShell, Shell
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from page_fixtures import wheels_of
 from page_scenes import LAB_SLURM, LOGIN, ON_LOGIN, TO_LOGIN, Scene, play, scenes, scenes_in
 from tiny_wheels import write_stack

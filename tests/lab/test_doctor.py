@@ -12,9 +12,9 @@ import pytest
 
 import ipexctl as package
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from version_table import SHIPPED
 
 pytestmark = pytest.mark.lab

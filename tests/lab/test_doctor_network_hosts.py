@@ -11,12 +11,12 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import PREFIX, LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
 from ipexctl.doctor.smoke import measure
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import PREFIX, LabSpec
-from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file

@@ -12,8 +12,8 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import IPEXCTL, begin, ipexctl, processes_with
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_record import Lab, LabHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("transport")]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cli_helpers import processes_with
-from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import break_host
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.detect import read_hosts_file

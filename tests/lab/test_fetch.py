@@ -13,9 +13,9 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import begin, ipexctl, processes_with
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.detect import read_hosts_file
 from lab_helpers import ask

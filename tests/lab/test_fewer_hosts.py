@@ -12,8 +12,8 @@ import pytest
 from faults.lost_node import CASES, LossRound
 from faults.rounds import chance_of, play_round
 from faults.stage import FaultLab
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import new_cluster
 
 MPI_LAB = LabSpec(hosts=4)

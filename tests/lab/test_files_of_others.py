@@ -25,8 +25,8 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, begin, ipexctl
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.remote.node_call import _copy_name, agent_zip
 from lab_helpers import on_host
 from lab_run_helpers import Cluster

@@ -21,9 +21,9 @@ from doc_blocks import ROOT, blocks
 from doc_shell import FILES
 from foreign_control import ForeignMachine, foreign_machine
 from install_helpers import PYTHON
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import on_host
 from lab_run_helpers import WAIT_SCRIPT
 from tiny_wheels import write_stack, write_wheel

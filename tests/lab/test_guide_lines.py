@@ -16,7 +16,7 @@ import pytest
 
 from accelerate_files import ALONE
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
 from message_data import missing
 

@@ -15,8 +15,8 @@ import pytest
 
 import ipexctl
 from cli_helpers import NO_HOSTS_ENV
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
@@ -211,7 +211,7 @@ def test_hostile_repository_runs_and_writes_nothing(command: str, ignore_file: s
         assert str(program) in programs
         # The tests' own ssh, the first of PATH, starts the next one.
         ssh = {os.path.join(directory, "ssh") for directory in os.environ["PATH"].split(os.pathsep)}
-        # A waiting sh ends a playbook whose template no signal ends (`extras/play/template_limits.py`).
+        # A waiting sh ends a playbook whose template no signal ends (`addons/play/template_limits.py`).
         shells = {"/usr/bin/sh", "/bin/sh"} if command.startswith("play") else set()
         assert programs <= {str(program), sys.executable, *ssh, *shells}
         own = tuple(f"{repository.home}/{name}/" for name in (".cache", ".local"))

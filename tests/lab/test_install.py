@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_helpers import ask
 from message_data import missing
 from simple_index import SimpleIndex

@@ -14,9 +14,9 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import processes_with
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host, ssh_argv
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack

@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("make_lab")]  # left out 
 # An `up` in a process of its own that prints how far it is.
 _UP = """
 import importlib
-from ipexctl.extras.lab.lab_plan import LabSpec
-up = importlib.import_module("ipexctl.extras.lab.up")
+from ipexctl.addons.lab.lab_plan import LabSpec
+up = importlib.import_module("ipexctl.addons.lab.up")
 
 def then_print(step, work):
     def call(*args, **options):
@@ -75,9 +75,9 @@ def test_down_leaves_labs_alone_whose_records_another_view_of_this_network_has(h
     answer = run_in_namespaces(f"""
 made = up(LabSpec(hosts=1, name="tst-a"))
 other = '''
-from ipexctl.extras.lab.down import down, find_labs
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.up import up
+from ipexctl.addons.lab.down import down, find_labs
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.up import up
 up(LabSpec(hosts=1, name="tst-b"))
 print([found.name for found in find_labs()], down().labs, down().labs)
 '''
@@ -95,8 +95,8 @@ result["removed"] = down().labs
 # A pytest with a temporary lab; the code that follows says how it ends.
 _SESSION = """
 test = Path("/run/test_inner.py")
-test.write_text("import sys, time\\nfrom ipexctl.extras.lab.lab_plan import LabSpec\\n"
-                "from ipexctl.extras.lab.up import up\\ndef test_inner():\\n"
+test.write_text("import sys, time\\nfrom ipexctl.addons.lab.lab_plan import LabSpec\\n"
+                "from ipexctl.addons.lab.up import up\\ndef test_inner():\\n"
                 "    up(LabSpec(hosts=1, name='tst-a', temporary=True))\\n    time.sleep(100)\\n")
 
 def session(*program):
@@ -164,7 +164,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_failed_up_reports_the_reason_and_leaves_nothing() -> None:
     answer = run_in_namespaces("""
-from ipexctl.extras.lab import lab_files
+from ipexctl.addons.lab import lab_files
 lab_files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
     up(LabSpec(hosts=2, name="tst-a"))
@@ -180,7 +180,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 def test_host_with_killed_init_is_named_and_removed() -> None:
     answer = run_in_namespaces("""
 made = up(LabSpec(hosts=2, name="tst-a"))
-from ipexctl.extras.lab.lab_system import init_of
+from ipexctl.addons.lab.lab_system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
 time.sleep(0.3)
 try:
@@ -206,7 +206,7 @@ result["removed"] = down().labs
 
 def test_labs_created_in_parallel_have_different_names_and_networks() -> None:
     answer = run_in_namespaces("""
-code = "from ipexctl.extras.lab.lab_plan import LabSpec; from ipexctl.extras.lab.up import up"
+code = "from ipexctl.addons.lab.lab_plan import LabSpec; from ipexctl.addons.lab.up import up"
 code += "; lab = up(LabSpec(hosts=1))"
 code += "; print(lab.name, lab.block)"
 makings = [child(code) for _ in range(3)]
@@ -239,7 +239,7 @@ result["removed"] = down().labs
 
 def test_tmpfs_is_used_if_disk_images_cannot_be_mounted() -> None:
     answer = run_in_namespaces("""
-import ipexctl.extras.lab.up as up_module
+import ipexctl.addons.lab.up as up_module
 up_module.can_mount_images = lambda: False
 made = up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):

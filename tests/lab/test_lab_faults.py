@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from cli_helpers import CommandResult
+from ipexctl.addons.lab.faults import FAULTS, break_host, find_host, mend_host, ssh_argv
+from ipexctl.addons.lab.lab_record import Lab, LabHost
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.faults import FAULTS, break_host, find_host, mend_host, ssh_argv
-from ipexctl.extras.lab.lab_record import Lab, LabHost
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

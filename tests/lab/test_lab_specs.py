@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from ipexctl.addons.lab.faults import break_host, find_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import load_all as list_labs
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.faults import break_host, find_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.lab_record import load_all as list_labs
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

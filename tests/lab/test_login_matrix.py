@@ -22,9 +22,9 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import IPEXCTL, begin, processes_with
-from ipexctl.extras.lab.lab_plan import LabSpec, ipv6
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.lab_plan import LabSpec, ipv6
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_system import in_host
 from ipexctl.remote import mux
 from ipexctl.remote.local import source_towards
 from lab_helpers import more_sshds

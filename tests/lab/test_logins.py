@@ -13,9 +13,9 @@ import pytest
 
 from case_table import case_table
 from cli_helpers import IPEXCTL, CommandResult, ipexctl
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec, ipv6
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec, ipv6
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import more_sshds
 from message_data import missing
 from terminals import TerminalProgram

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from cli_helpers import IPEXCTL
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host, init_of
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host, init_of
 from lab_run_helpers import Cluster, session_dir, small_stack
 
 MPI_LAB = LabSpec(hosts=3)

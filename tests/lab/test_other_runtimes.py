@@ -16,9 +16,9 @@ import pytest
 from clean_environment import package_environ
 from doc_blocks import ROOT, blocks
 from doc_shell import Shell
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import session_dir, stack_with
 from page_fixtures import wheels_of
 

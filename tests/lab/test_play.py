@@ -10,8 +10,8 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_record import LabHost
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_record import LabHost
 from lab_helpers import ask
 from lab_play_helpers import Site, counts, statuses
 from message_data import missing

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=2)

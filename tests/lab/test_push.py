@@ -16,9 +16,9 @@ from agent_helpers import wait_until
 from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
 from install_helpers import statuses
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import on_host
 
 LAB = LabSpec(hosts=4)

@@ -20,9 +20,9 @@ from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
 from hub_hosts import hub_on_uplink, install_downloader, without_hub
 from hub_server import Hub
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import on_host
 
 LAB = LabSpec(hosts=4)

@@ -13,8 +13,8 @@ import pytest
 
 import ipexctl
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.faults import break_host
+from ipexctl.addons.lab.lab_plan import LabSpec
 from ipexctl.node.common.plan import to_json
 from lab_run_helpers import WAIT_SCRIPT, Cluster
 from message_data import missing

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import ipexctl, processes_with
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import ask
 from lab_run_helpers import (
     REPORT_SCRIPT,

@@ -13,8 +13,8 @@ from faults.play import FaultRound
 from faults.rounds import Round, chance_of, play_round
 from faults.run import CASES, new_round
 from faults.stage import FaultLab
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import new_cluster
 
 MPI_LAB = LabSpec(hosts=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import PYTHON, Cluster
 from message_data import missing
 from terminals import TerminalProgram

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.faults import break_host
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, by_rank, rank_reports
 from message_data import missing
 

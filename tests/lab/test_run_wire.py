@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import wire_recorder
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.node.common.token_proof import (
     CHECKPOINT_EXCHANGE,
     CHECKPOINT_FILES,

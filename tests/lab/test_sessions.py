@@ -18,10 +18,10 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl import limits
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_system import in_host
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_system import in_host
 from lab_helpers import ask
 from slurm_helpers import NEEDS_SLURM, Slurm, put
 

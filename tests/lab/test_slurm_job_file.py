@@ -10,9 +10,9 @@ import pytest
 
 from agent_helpers import wait_until
 from doc_blocks import ROOT
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_system import in_host
 from lab_helpers import ask
 from lab_run_helpers import by_rank
 from message_data import missing

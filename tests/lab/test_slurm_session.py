@@ -15,10 +15,10 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from install_helpers import PYTHON
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_system import in_host
 from lab_helpers import ask, listens
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM

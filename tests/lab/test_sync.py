@@ -15,9 +15,9 @@ import pytest
 
 from cli_helpers import CommandResult
 from install_helpers import Target, statuses
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 
 LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import WAIT_SCRIPT, Cluster
 
 MPI_LAB = LabSpec(hosts=2)

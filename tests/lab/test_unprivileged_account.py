@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import Cluster, by_rank, session_dir, small_stack
 from test_files_of_others import AS_ME, ME
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import ipexctl
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host, init_of
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host, init_of
 from lab_run_helpers import by_rank, new_cluster
 from needs import find
 

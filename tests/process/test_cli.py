@@ -22,10 +22,10 @@ from typer.main import get_command
 import ipexctl
 from case_table import literals_of
 from forked_calls import forked_call
+from ipexctl.addons_list import COMMANDS as ADDONS
 from ipexctl.commands.app import CORE, app, commands, groups, load_command
 from ipexctl.commands.launch_options import PANELS
 from ipexctl.commands.shared_options import ConfiguredCommand
-from ipexctl.extras_list import COMMANDS as EXTRAS
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from message_data import missing
@@ -371,7 +371,7 @@ def test_the_list_of_commands_begins_with_those_of_a_day() -> None:
     daily, others = groups().values()
     assert len(daily) == 10
     assert not daily.keys() & others.keys()
-    assert daily.keys() | others.keys() == {*CORE, *EXTRAS} == commands().keys()
+    assert daily.keys() | others.keys() == {*CORE, *ADDONS} == commands().keys()
 
 
 def with_subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -380,7 +380,7 @@ def with_subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield f"{name} {below}", subcommand
 
 
-EVERY = [pair for name in (*CORE, *EXTRAS) for pair in with_subcommands(load_command(name), name)]
+EVERY = [pair for name in (*CORE, *ADDONS) for pair in with_subcommands(load_command(name), name)]
 
 
 @pytest.mark.parametrize(("name", "command"), [("", get_command(app)), *EVERY], ids=lambda value: str(value))

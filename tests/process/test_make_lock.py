@@ -222,7 +222,7 @@ def test_private_index_takes_precedence_for_its_packages(
             call, settings = Sources(extra_index_urls=(private.url,)), PipSettings(index_url=public.url)
         sources = sources_for(call, settings, besides=())
         answer = query_indexes(LOCAL_SESSION, sys.executable, sources, ["torch", "acme"], settings)
-        lock = make_lock(maker(tmp_path), plan("torch==2.8.0"), answer, extras=["uses-acme"])
+        lock = make_lock(maker(tmp_path), plan("torch==2.8.0"), answer, packages=["uses-acme"])
     assert lock.packages == {"acme": "1.0", "small": "2.0", "torch": "2.8.0+cpu", "uses-acme": "1.0"}
     assert {candidate.source for candidate in answer.availability.of("acme") if candidate.version == "1.0"} == {
         private.url
@@ -234,7 +234,7 @@ def test_version_missing_in_the_first_index_is_taken_from_a_later_one(
 ) -> None:
     with SimpleIndex(private_and_public[0]) as private, SimpleIndex(private_and_public[1]) as public:
         answer = query(index(private.url, "private"), index(public.url, "public"))
-        lock = make_lock(maker(tmp_path), plan("torch==2.8.0"), answer, extras=["acme>=2"])
+        lock = make_lock(maker(tmp_path), plan("torch==2.8.0"), answer, packages=["acme>=2"])
     assert lock.packages["acme"] == "9.9"
 
 
@@ -332,7 +332,7 @@ def test_package_that_needs_another_torch_is_a_user_error(found: IndexAnswer, tm
             maker(tmp_path),
             plan("torch==2.8.0+cpu"),
             found,
-            extras=["peft"],
+            packages=["peft"],
             origins={"peft": "requirements.txt:3"},
         )
     assert missing(str(caught.value), "peft requirements.txt:3 torch>=2.9 ipex-2.8 torch==2.8.0+cpu") == []
@@ -351,28 +351,30 @@ def test_package_that_needs_another_torch_is_a_user_error(found: IndexAnswer, tm
     ],
 )
 def test_unsatisfiable_extras_are_explained(found: IndexAnswer, tmp_path: Path, extra: str, said: str) -> None:
-    assert missing(refused(home=tmp_path, answered=found, extras=[extra]), said) == []
+    assert missing(refused(home=tmp_path, answered=found, packages=[extra]), said) == []
 
 
 def test_many_versions_without_a_wheel_are_reported_briefly(wheels: Path, tmp_path: Path) -> None:
     for version in ("1.0", "1.1", "1.2", "1.3", "2.0"):
         write_wheel(tmp_path / "w", "numbers", version, tag="cp39-cp39-manylinux_2_17_x86_64")
-    said = refused(home=tmp_path, answered=query(links(str(wheels)), links(str(tmp_path / "w"))), extras=["numbers<2"])
+    said = refused(
+        home=tmp_path, answered=query(links(str(wheels)), links(str(tmp_path / "w"))), packages=["numbers<2"]
+    )
     assert missing(said, "numbers<2 --with 3.11 2.31") == []
     assert len(said.splitlines()) < 15
 
 
 def test_prerelease_is_used_only_if_requested_by_version(found: IndexAnswer, tmp_path: Path) -> None:
     assert make_lock(maker(tmp_path), plan(), found).packages["small"] == "2.0"
-    assert make_lock(maker(tmp_path), plan(), found, extras=["small==3.0rc1"]).packages["small"] == "3.0rc1"
+    assert make_lock(maker(tmp_path), plan(), found, packages=["small==3.0rc1"]).packages["small"] == "3.0rc1"
 
 
 def test_what_was_built_before_keeps_its_wheel_and_brings_what_it_requires(found: IndexAnswer, tmp_path: Path) -> None:
     wheel = Wheel("built", "1.0", "built-1.0-py3-none-any.whl", "f" * 64, 9)
     kept = [BuiltPackage(wheel, ("small<2",))]
-    lock = make_lock(maker(tmp_path), plan(), found, extras=["built"], kept=kept)
+    lock = make_lock(maker(tmp_path), plan(), found, packages=["built"], kept=kept)
     assert (wheel in lock.wheels, lock.packages["small"]) == (True, "1.0")
-    assert "built>1" in refused(home=tmp_path, answered=found, extras=["built>1"], kept=kept)
+    assert "built>1" in refused(home=tmp_path, answered=found, packages=["built>1"], kept=kept)
 
 
 def test_prerelease_of_a_package_without_a_release_is_used(wheels: Path, tmp_path: Path) -> None:
@@ -383,7 +385,7 @@ def test_prerelease_of_a_package_without_a_release_is_used(wheels: Path, tmp_pat
     for version in ("0.66b1", "0.66b2"):
         write_wheel(place, "conventions", version)
     answered = query(links(str(wheels)), links(str(place)))
-    packages = make_lock(maker(tmp_path), plan(), answered, extras=["tracker"]).packages
+    packages = make_lock(maker(tmp_path), plan(), answered, packages=["tracker"]).packages
     assert (packages["tracker"], packages["conventions"], packages["small"]) == ("3.17", "0.66b2", "2.0")
 
 
@@ -391,7 +393,7 @@ def test_yanked_wheel_is_used_only_if_requested_by_version(wheels: Path, tmp_pat
     with SimpleIndex(wheels, yanked={"small-2.0-py3-none-any.whl"}) as served:
         answered = query(index(served.url))
         assert make_lock(maker(tmp_path), plan(), answered).packages["small"] == "1.0"
-        assert make_lock(maker(tmp_path), plan(), answered, extras=["small==2.0"]).packages["small"] == "2.0"
+        assert make_lock(maker(tmp_path), plan(), answered, packages=["small==2.0"]).packages["small"] == "2.0"
 
 
 def test_index_that_becomes_unreachable_is_named(wheels: Path, tmp_path: Path) -> None:

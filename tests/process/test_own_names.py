@@ -58,7 +58,7 @@ def lock_with(
     sources = Sources(find_links=(str(wheels),) if wheels else ())
     places = [index(served.url), *([links(str(wheels))] if wheels else [])]
     named = find_named_wheels(sources, plan(), ())
-    return make_lock(maker(tmp_path), plan(), query(*places), extras=extras, own=own or {}, named=named)
+    return make_lock(maker(tmp_path), plan(), query(*places), packages=extras, own=own or {}, named=named)
 
 
 def test_own_packages_are_met_without_an_index_and_are_not_locked(tmp_path: Path, strangers: SimpleIndex) -> None:

@@ -17,7 +17,7 @@ from playbook_helpers import HOST, run_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.extras.play.result import TaskResult
+    from ipexctl.addons.play.result import TaskResult
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import CommandEnd
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, processes_with
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import ask
 from lab_run_helpers import new_cluster
 

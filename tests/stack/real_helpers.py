@@ -16,14 +16,14 @@ from typing import NoReturn
 
 import pytest
 
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.down import down
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_files import hostfile
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.up import can_mount_images, up
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.down import down
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_files import hostfile
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.up import can_mount_images, up
 from ipexctl.node.run.record.losses import training_loss
 from needs import find
 from slurm_helpers import start_sshd

@@ -11,7 +11,7 @@ from real_helpers import real_lab, trainer_losses
 
 from cli_helpers import ipexctl
 from hub_server import Hub
-from ipexctl.extras.lab.faults import ssh_argv
+from ipexctl.addons.lab.faults import ssh_argv
 from lab_run_helpers import by_rank
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

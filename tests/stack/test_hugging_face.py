@@ -15,8 +15,8 @@ from real_helpers import examples_in, mpirun_config, real_lab, trainer_losses
 
 from accelerate_files import ALONE
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import let_node0_in
 from lab_run_helpers import REPORT_SCRIPT, by_rank, rank_reports
 

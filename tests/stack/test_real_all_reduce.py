@@ -16,8 +16,8 @@ from training_lab import Training
 
 from cli_helpers import CommandResult
 from ipexctl import inrank
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.faults import ssh_argv
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.faults import ssh_argv
 from lab_helpers import on_host
 from lab_run_helpers import by_rank, wheels_from_pypi
 

@@ -15,7 +15,7 @@ import pytest
 from training_lab import Training
 
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.faults import ssh_argv
+from ipexctl.addons.lab.faults import ssh_argv
 from lab_helpers import on_host
 from lab_run_helpers import by_rank
 

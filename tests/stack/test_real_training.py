@@ -13,7 +13,7 @@ import pytest
 from real_helpers import EXAMPLES, SHORT, loss_lines, losses, upload_examples
 from training_lab import COUNTED, MPIS, Training
 
-from ipexctl.extras.lab.faults import ssh_argv
+from ipexctl.addons.lab.faults import ssh_argv
 from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank
 from message_data import missing

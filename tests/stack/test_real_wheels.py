@@ -38,7 +38,7 @@ from real_helpers import (
 
 from cli_helpers import CommandResult, ipexctl
 from doc_shell import Shell
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from ipexctl.facts.software import has_gloo_overflow
 from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from real_helpers import real_lab
 
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import on_host
 from lab_run_helpers import Cluster, by_rank, new_cluster, rank_reports
 

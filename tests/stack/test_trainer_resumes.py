@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 from real_helpers import real_lab
 
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import Cluster, by_rank, new_cluster
 from message_data import missing
 

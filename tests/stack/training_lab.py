@@ -10,7 +10,7 @@ import pytest
 from real_helpers import examples_in, real_lab
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab.lab_record import Lab
 from lab_run_helpers import upload_mpi, wheels_from_pypi
 
 DISK_NEEDED = 12e9

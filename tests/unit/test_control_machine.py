@@ -15,7 +15,7 @@ from import_graph import ROOT, imported_names, project_imports, statements
 CALLED_ON_ITSELF = ("pip_settings", "indexes", "lock"), ("store", "download"), ("follow", "run_snapshot")
 """Commands of the agent, below env/, files/ and run/, that the control machine runs itself: to make a lock, to download
 wheels, and for the copy of a run."""
-NOT_ON_A_MAC = ("ipexctl/extras/lab/", "ipexctl/inrank/")
+NOT_ON_A_MAC = ("ipexctl/addons/lab/", "ipexctl/inrank/")
 """A lab is made of namespaces of Linux, and a rank runs on a host."""
 
 TEXT = "text of a message, or of a script that hosts run"
@@ -25,11 +25,11 @@ ALLOWED = {
     "ipexctl/commands/ps_command.py": TEXT,
     "ipexctl/doctor/cpu_memory_rules.py": TEXT,
     "ipexctl/doctor/host_system.py": TEXT,
-    "ipexctl/extras/play/template_limits.py": PRESENT,
-    "ipexctl/extras/play/modules/copy.py": TEXT,
-    "ipexctl/extras/play/modules/file.py": TEXT,
-    "ipexctl/extras/play/modules/tune.py": TEXT,
-    "ipexctl/extras/play/modules/basic.py": TEXT,
+    "ipexctl/addons/play/template_limits.py": PRESENT,
+    "ipexctl/addons/play/modules/copy.py": TEXT,
+    "ipexctl/addons/play/modules/file.py": TEXT,
+    "ipexctl/addons/play/modules/tune.py": TEXT,
+    "ipexctl/addons/play/modules/basic.py": TEXT,
     "ipexctl/facts/gather.py": TEXT,
     "ipexctl/facts/probe/__init__.py": TEXT,
     "ipexctl/run/start/exclusive.py": TEXT,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from doc_blocks import ROOT
+from ipexctl.addons.play.modules.host_script import exports
 from ipexctl.errors import UserError
-from ipexctl.extras.play.modules.host_script import exports
 from ipexctl.node.common.plan import Setting
 from ipexctl.text import is_variable_name, rough_duration, variable_in_sh
 

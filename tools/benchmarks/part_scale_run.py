@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.lab import lab_system
+from ipexctl.addons.lab import lab_system
 
 from .figures import fit_line, median
 from .harness import Contender, failure, in_turns, say, started

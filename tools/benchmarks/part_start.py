@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.lab import lab_system
+from ipexctl.addons.lab import lab_system
 
 from .figures import median
 from .harness import Contender, Failed, failure, in_turns, say, spend, started

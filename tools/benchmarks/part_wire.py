@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from ipexctl.extras.lab import lab_system
+from ipexctl.addons.lab import lab_system
 from ipexctl.text import format_count
 
 from .figures import Interval, median, median_interval, ratios

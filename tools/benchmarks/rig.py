@@ -12,10 +12,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipexctl.extras.lab.down import down
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab
-from ipexctl.extras.lab.up import up
+from ipexctl.addons.lab.down import down
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab
+from ipexctl.addons.lab.up import up
 
 from .contenders import bare_pool
 from .harness import Contender, Failed, say, spend

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipexctl.extras.lab import lab_system
-from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.addons.lab import lab_system
+from ipexctl.addons.lab.lab_record import Lab
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host
+from ipexctl.addons.lab.faults import break_host
 from ipexctl.node.common.processes import read_stat
 
 from .judge import ExpectedResult

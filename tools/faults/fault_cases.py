@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host
+from ipexctl.addons.lab.faults import break_host
 
 from .judge import ExpectedResult
 from .rounds import Case

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.faults import break_host, mend_host
 from lab_run_helpers import lab_with_mpi
 
 from .direct import OPTIONS

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.lab_record import LabHost
+from ipexctl.addons.lab.faults import break_host
+from ipexctl.addons.lab.lab_record import LabHost
 from lab_run_helpers import Running
 
 from .fault_cases import FaultCase

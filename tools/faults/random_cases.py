@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.faults import break_host
+from ipexctl.addons.lab.lab_system import in_host
 
 from .fault_cases import ENDLESS, SHORT, FaultCase
 from .judge import ExpectedResult

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.lab_record import LabHost
-from ipexctl.extras.lab.lab_system import in_namespaces
+from ipexctl.addons.lab.faults import ssh_argv
+from ipexctl.addons.lab.lab_record import LabHost
+from ipexctl.addons.lab.lab_system import in_namespaces
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.meter.window_file import WINDOW
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.faults import break_host, ssh_argv
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import CommandError, in_host
+from ipexctl.addons.lab.faults import break_host, ssh_argv
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import CommandError, in_host
 
 from .judge import ExpectedResult, FoundResult, judge
 from .rounds import Case, Kind, Round

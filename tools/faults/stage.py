@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli_helpers import ipexctl
-from ipexctl.extras.lab.down import down
-from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.lab_plan import LabSpec
-from ipexctl.extras.lab.lab_record import Lab, LabHost
-from ipexctl.extras.lab.lab_system import in_host, in_namespaces, init_of, innermost_pid
-from ipexctl.extras.lab.up import up
+from ipexctl.addons.lab.down import down
+from ipexctl.addons.lab.faults import break_host, mend_host
+from ipexctl.addons.lab.lab_plan import LabSpec
+from ipexctl.addons.lab.lab_record import Lab, LabHost
+from ipexctl.addons.lab.lab_system import in_host, in_namespaces, init_of, innermost_pid
+from ipexctl.addons.lab.up import up
 from ipexctl.node.common.processes import read_stat
 from lab_run_helpers import Cluster
 

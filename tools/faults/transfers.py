@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.lab_record import LabHost
-from ipexctl.extras.lab.lab_system import in_host
+from ipexctl.addons.lab.lab_record import LabHost
+from ipexctl.addons.lab.lab_system import in_host
 from lab_run_helpers import PYTHON, Cluster, Running
 from tiny_wheels import write_stack
 

@@ -242,7 +242,7 @@ def _other_packages(name: str, found: Mapping[str, EnvRecord], facts: Mapping[st
         for record in records.values():
             for made_for in record.requests[-1:]:
                 request = with_packages(EnvRequest.from_json(made_for), request)
-        words = [word for line in request.extras for word in ("--with", line)]
+        words = [word for line in request.packages for word in ("--with", line)]
     return StartFailure(
         f"the environment {name} has the same torch on {having} and {fold(lacking)}, but {what}",
         Fix("give all hosts the same packages: {install}", install=install_command(name).with_words(*words)),

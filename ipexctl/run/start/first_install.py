@@ -242,7 +242,7 @@ def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
     """A note, or an empty text, if an environment that is still to be made may have the script's modules. Raises a
     StartError."""
     script, asked = context.spec.project.script, context.asked
-    if script is None or not asked.sync or wanted.env.extras or wanted.unread:
+    if script is None or not asked.sync or wanted.env.packages or wanted.unread:
         return ""  # the modules of --with and -r are not known before the install
     if has_environment(asked.env, context.facts):
         return ""  # the hosts get an existing environment, with the packages that were added to it
@@ -282,7 +282,7 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
         stated = project.requirements.stated
         on_step(f"note: packages that the README names are installed: {', '.join(stated)}; without: --no-requirements")
         made = request(packages=stated, files=(), sources=Sources(), are_found=True)
-        return replace(made, origins=dict.fromkeys(made.env.extras, "README"))
+        return replace(made, origins=dict.fromkeys(made.env.packages, "README"))
     return request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
 
 

@@ -314,7 +314,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
         if top not in _STACK_MODULES:  # a name that is only guessed could be a stranger's package
             return reason, "no package is known to have it; " + fix
     if record is not None and cause.id == "stack.numpy":
-        asked = EnvRequest.from_json(record.requests[-1]).extras if record.requests else ()
+        asked = EnvRequest.from_json(record.requests[-1]).packages if record.requests else ()
         words = [word for line in asked for word in ("--with", line)]
         return reason, Fix("`ipexctl install --stack {row} {*words} --with 'numpy<2'`", row=record.row, words=words)
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:

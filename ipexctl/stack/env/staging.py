@@ -221,7 +221,7 @@ def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tup
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
     direct = set()
-    for line in context.typed.env.extras:
+    for line in context.typed.env.packages:
         if url := Requirement(line).url:
             direct.add(strip_login(url))
     return [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels], index_answer

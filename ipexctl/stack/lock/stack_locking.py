@@ -119,9 +119,9 @@ def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., o
     return []
 
 
-def floors_of(extras: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
+def floors_of(packages: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
     """The least useful versions of new packages that are asked for by their names alone."""
-    lines = map(Requirement, extras)
+    lines = map(Requirement, packages)
     bare = {line.name for line in lines if not line.specifier and line.url is None}.difference(kept)
     return tuple(f"{name}>={least}" for name, least in LEAST_USEFUL.items() if name in bare)
 
@@ -130,7 +130,7 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     stack, sources = typed.env.stack, typed.sources
     options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
-    options += [("with", line) for line in typed.env.extras if line not in typed.origins]
+    options += [("with", line) for line in typed.env.packages if line not in typed.origins]
     options += [("with", package) for package in packages]
     options += [("build", name) for name in (*typed.builds, *(each.directory for each in typed.projects), *builds)]
     options += [("index-url", sources.index_url)]
@@ -230,10 +230,10 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
         return by_table.refusal()  # a build that was not published may still be in a wheelhouse
     projects = resolver.projects(request, context.request.rows)
-    if context.request.env.extras or context.request.unread or context.request.projects:
+    if context.request.env.packages or context.request.unread or context.request.projects:
         projects += TORCH_LIBRARIES
     if context.request.sources.extra_index_urls:
-        named = named_projects(context.request.env.extras)
+        named = named_projects(context.request.env.packages)
         local = wheels_in_directories(context.request.sources)
         projects += tuple(name for name in named if name not in local)
     return _Locking(context, projects).lock(node0_may=node0_may)
@@ -241,8 +241,8 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
 
 def _leave_torch_out(context: InstallContext, why: str) -> None:
     request = context.request
-    found = without_torch(PackageRequest(lines=request.env.extras, origins=request.origins), why)
-    env = replace(request.env, extras=found.lines)
+    found = without_torch(PackageRequest(lines=request.env.packages, origins=request.origins), why)
+    env = replace(request.env, packages=found.lines)
     context.request = replace(request, env=env, origins=found.origins, left_out=(*request.left_out, *found.left_out))
     context.notes += found.notes
 
@@ -250,12 +250,12 @@ def _leave_torch_out(context: InstallContext, why: str) -> None:
 def _check_against(plan: StackPlan, context: InstallContext) -> None:
     """Leave other versions of torch out of the lists. Raises a UserError for one of the call, and for IPEX."""
     request = context.request
-    typed = [line for line in request.env.extras if line not in request.origins]
+    typed = [line for line in request.env.packages if line not in request.origins]
     if error := contradiction(plan, typed, {}):
         raise error
-    if error := contradiction(plan, request.env.extras, request.origins):
+    if error := contradiction(plan, request.env.packages, request.origins):
         _leave_torch_out(context, error.message)
-    if error := contradiction(plan, context.request.env.extras, context.request.origins):
+    if error := contradiction(plan, context.request.env.packages, context.request.origins):
         raise error
 
 
@@ -411,7 +411,7 @@ class _Locking:
         if problem := lacks_answer_about_mpi(plan, index_answer.availability):
             raise HostError(*problem)
         _check_against(plan, context)
-        if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
+        if problem := lacks_oneccl(plan, request.env.packages, index_answer.availability):
             raise HostError(*problem)
         to_build = (*request.builds, *(project.name for project in request.projects))
         uv = uv_for_node(index_answer.availability, plan.glibc, context.request.sources)
@@ -487,7 +487,7 @@ class _Locking:
         request = self.context.request
         urls = {plain_url(url): url for url in request.sources.urls}
         bindings = [IndexBinding(name, urls.get(url, ""), url) for name, url in self.context.origins.items()]
-        by_url = (line.name for line in map(Requirement, request.env.extras) if line.url is not None)
+        by_url = (line.name for line in map(Requirement, request.env.packages) if line.url is not None)
         left_out = {*dict(request.own), *map(canonicalize_name, by_url)}
         bindings = [
             each
@@ -518,7 +518,7 @@ class _Locking:
             maker,
             plan,
             index_answer,
-            extras=request.env.extras,
+            packages=request.env.packages,
             origins=request.origins,
             own=dict(request.own),
             named=named,
@@ -532,7 +532,7 @@ class _Locking:
         held, limits, lock = request.env.constraints, list[str](), None
         kept = context.extended.packages.items() if context.extended is not None else ()
         pins = tuple(f"{name}=={version}" for name, version in kept if name not in request.builds)
-        floors = floors_of(request.env.extras, dict(kept))
+        floors = floors_of(request.env.packages, dict(kept))
         # What the environment has keeps its version if possible, and what was built stays.
         for more in (each for each in dict.fromkeys(((*pins, *floors), pins, ())) if each or context.built):
             if lock is None:
@@ -573,7 +573,7 @@ class _Locking:
         """`named`: packages that no index is asked for."""
         typed = self.context.typed.env
         held = {*named, *named_projects((*plan.requirements, *plan.constraints, *typed.constraints))}
-        lines = [line for line in typed.extras if not held.issuperset(named_projects((line,)))]
+        lines = [line for line in typed.packages if not held.issuperset(named_projects((line,)))]
         sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
         ask = partial(query_indexes, maker.session, maker.python, sources, settings=index_answer.settings, sdists=True)
         try:
@@ -590,13 +590,13 @@ class _Locking:
         needed = {canonicalize_name(project_of(name)) for name in of_script}
         pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(error.package)}"
         names = {canonicalize_name(name) for name in (error.package, *re.findall(pattern, error.reason))} - needed
-        listed = [line for line in request.env.extras if line in request.origins]
+        listed = [line for line in request.env.packages if line in request.origins]
         lines = [line for line in listed if canonicalize_name(Requirement(line).name) in names]
         if request.needed is None or not lines:
             return False
-        extras = tuple(line for line in request.env.extras if line not in lines)
+        packages = tuple(line for line in request.env.packages if line not in lines)
         context.request = replace(
-            request, env=replace(request.env, extras=extras), left_out=(*request.left_out, *lines)
+            request, env=replace(request.env, packages=packages), left_out=(*request.left_out, *lines)
         )
         why, build = f"no index has that version of {error.package}", ""
         if isinstance(error, LacksWheel):
@@ -652,7 +652,7 @@ class _Locking:
             found = ask(sdists=True).availability
         except HostError:
             return []
-        lines = map(Requirement, self.context.request.env.extras)
+        lines = map(Requirement, self.context.request.env.packages)
         allowed: dict[str, SpecifierSet] = {canonicalize_name(line.name): line.specifier for line in lines}
         sources = {name: [each for each in found.of(name) if not each.filename.endswith(".whl")] for name in names}
         return [
@@ -669,7 +669,9 @@ class _Locking:
         """Constraints for packages whose pre-release is in the lock unasked, though they have releases. uv takes one if
         no release can be installed."""
         context, request = self.context, self.context.request
-        lines = map(Requirement, (*plan.requirements, *plan.constraints, *request.env.extras, *request.env.constraints))
+        lines = map(
+            Requirement, (*plan.requirements, *plan.constraints, *request.env.packages, *request.env.constraints)
+        )
         asked = {canonicalize_name(line.name) for line in lines if line.url is not None or line.specifier.prereleases}
         kept = context.extended.packages if context.extended is not None else {}
         found = [
@@ -748,10 +750,10 @@ def _ask_backend(maker: LockMaker, asked: BackendList, tree: Path, index_answer:
 
 
 def _with_answer(request: InstallRequest, found: PackageRequest) -> InstallRequest:
-    extras = tuple(dict.fromkeys((*request.env.extras, *found.lines)))
+    packages = tuple(dict.fromkeys((*request.env.packages, *found.lines)))
     return replace(
         request,
-        env=replace(request.env, extras=extras),
+        env=replace(request.env, packages=packages),
         origins={**request.origins, **found.origins},
         notes=(*request.notes, *found.notes),
         left_out=(*request.left_out, *found.left_out),

@@ -268,7 +268,7 @@ def make_lock(
     plan: StackPlan,
     index_answer: IndexAnswer,
     *,
-    extras: Iterable[str] = (),
+    packages: Iterable[str] = (),
     constraints: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
     builds: Sequence[str] = (),
@@ -287,7 +287,7 @@ def make_lock(
     there. `kept`: built before. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the
     files that may be used.
     """
-    wanted = tuple(extras)
+    wanted = tuple(packages)
     asked = {*_projects_of(wanted), *(project["name"] for project in projects), *(each.wheel.name for each in kept)}
     own = {name: version for name, version in own.items() if name not in asked} | dict(stubs)
     held = [*plan.constraints, *constraints]
@@ -624,7 +624,7 @@ def read_refusal(messages: str) -> UvRefusal:
 def explain_refusal(
     messages: str,
     plan: StackPlan,
-    extras: Iterable[str],
+    packages: Iterable[str],
     origins: Mapping[str, str],
     index_answer: IndexAnswer,
     machine: str,
@@ -635,7 +635,7 @@ def explain_refusal(
     said, quote = read_refusal(messages), _quote(messages)
     user_lines = [
         f"{line} (from {origins.get(line, '--with')})"
-        for line in extras
+        for line in packages
         if canonicalize_name(Requirement(line).name) in said.names
     ]
     who = ", ".join(user_lines) or plan.row.name

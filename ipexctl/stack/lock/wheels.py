@@ -33,11 +33,11 @@ _NEWEST: Final = "2021.15"
 """Version of oneCCL for bindings that are not in the version table: torch-ccl 2.8 is built with 2021.15.2."""
 
 
-def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availability) -> tuple[str, str] | None:
+def lacks_oneccl(plan: StackPlan, packages: Iterable[str], availability: Availability) -> tuple[str, str] | None:
     if plan.oneccl is None:
         return None
     wheel = availability.build(BINDINGS, Version(plan.oneccl).public, Target(plan.python, plan.glibc))
-    names = {canonicalize_name(Requirement(line).name) for line in (*plan.requirements, *extras)}
+    names = {canonicalize_name(Requirement(line).name) for line in (*plan.requirements, *packages)}
     if wheel is None or wheel.oneccl is not False or names >= PACKAGES:
         return None
     return f"the wheel of oneccl_bind_pt {plan.oneccl} has no oneCCL inside", add_oneccl(plan.row.name, plan.oneccl)

@@ -89,14 +89,14 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
     stack: StackRequest
-    extras: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     """Digests of the lists that build backends have read (`requirement_files.py: digest_of_list`)."""
 
     def to_json(self) -> dict[str, Any]:
         lists = {"lists": list(self.lists)} if self.lists else {}
-        return {**asdict(self.stack), "extras": list(self.extras), "constraints": list(self.constraints), **lists}
+        return {**asdict(self.stack), "extras": list(self.packages), "constraints": list(self.constraints), **lists}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> EnvRequest:

@@ -301,7 +301,7 @@ class _Search:
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
         oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
         mpi = self._mpi(row, pick)
-        extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
+        satisfiable = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
         notes = [
             *gloo_notes(row, tried, constraints, wheels),
             *retirement_notes(row, *self._maintained(constraints)),
@@ -309,7 +309,7 @@ class _Search:
         ]
         if isinstance(mpi, Reason):
             notes.append(mpi)
-        missing = [each for each in row.requires if each not in extras]
+        missing = [each for each in row.requires if each not in satisfiable]
         has = queried_indexes(wheels)
         notes += [because(reasons.left_out, requirement=each, title=row.title, indexes=has) for each in missing]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
@@ -325,7 +325,7 @@ class _Search:
             requirements=(
                 *(f"{project}=={pin}" for project, pin in pins.items() if pin),
                 *([mpi] if isinstance(mpi, str) else []),
-                *extras,
+                *satisfiable,
             ),
             constraints=row.constraints,
             backend="ccl" if oneccl else "gloo",

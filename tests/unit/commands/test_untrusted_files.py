@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from test_config import VARIABLES, parse, targets_of, write_user
 
+from ipexctl.addons.play.variables import read_vars_dirs
 from ipexctl.commands.app import defaults_of
 from ipexctl.commands.config_file import config_files
 from ipexctl.commands.defaults import files_of
 from ipexctl.commands.shared_options import Home
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.launch.launchers.unwrap import unwrap
 from ipexctl.stack.catalog import known_rows

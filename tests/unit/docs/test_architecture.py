@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 NAMED = re.compile(r"`([\w/.{},*-]+\.(?:py|sh|awk|yaml|json))(?::\s+([A-Za-z_.]+)(?:\(\))?)?`")
 """`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/doctor_run.py: run_doctor`."""
-FOLDER = re.compile(r"`((?:tests|ipexctl|docs|extras|cli|ui|jobs|node|stack|launch|files|sync)/[\w/]+/?)`")
+FOLDER = re.compile(r"`((?:tests|ipexctl|docs|addons|cli|ui|jobs|node|stack|launch|files|sync)/[\w/]+/?)`")
 OF_USERS = frozenset(
     (
         "train.py",
@@ -74,7 +74,7 @@ def test_what_a_page_names_is_there(page: str) -> None:
 
 def test_the_order_of_rooms_is_that_of_the_contract() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    drawn = re.search(r"^    (extras → .*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    drawn = re.search(r"^    (addons → .*?)\n\n", text, re.MULTILINE | re.DOTALL)
     assert drawn
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
     rooms = [layer.replace("ipexctl.", "") for layer in layers]

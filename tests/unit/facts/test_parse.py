@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from case_table import case_table
 from fakes import FakeSession
-from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
+from ipexctl.addons.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
 from ipexctl.facts import cpu as cpu_facts
 from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist, tier_of
 from ipexctl.facts.facts import Facts, addresses_among, parse, to_json

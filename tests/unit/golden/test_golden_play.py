@@ -13,13 +13,13 @@ from golden_file import Case, golden_diff, refusal, refused
 
 import test_play_templates as templates
 from case_table import literals_of
-from ipexctl.extras.play.modules.host_script import ScriptResult
-from ipexctl.extras.play.modules.tune import LINK_FIX
-from ipexctl.extras.play.options import BadOption, Option, convert_value, fill_environment
-from ipexctl.extras.play.playbook import find_playbook
-from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
-from ipexctl.extras.play.templates import Templates
-from ipexctl.extras.play.variables import read_vars_dirs
+from ipexctl.addons.play.modules.host_script import ScriptResult
+from ipexctl.addons.play.modules.tune import LINK_FIX
+from ipexctl.addons.play.options import BadOption, Option, convert_value, fill_environment
+from ipexctl.addons.play.playbook import find_playbook
+from ipexctl.addons.play.prepare import TaskSelection, hosts_of, select_tasks
+from ipexctl.addons.play.templates import Templates
+from ipexctl.addons.play.variables import read_vars_dirs
 from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
 from playbook_helpers import refusal as playbook_error
 from test_play_read import TASKS as TASKS_WITH_TAGS

@@ -23,12 +23,12 @@ from test_unit_lab_plan import HOST, PROGRAMS
 
 import ipexctl
 from case_table import literals_of
+from ipexctl.addons.lab.faults import check_possible, find_fault, pick_host, read_arguments
+from ipexctl.addons.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
+from ipexctl.addons.lab.lab_system import lab_problem
 from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
-from ipexctl.extras.lab.faults import check_possible, find_fault, pick_host, read_arguments
-from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
-from ipexctl.extras.lab.lab_system import lab_problem
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, check_user, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice

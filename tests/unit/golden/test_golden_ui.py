@@ -10,10 +10,10 @@ import test_unit_lab_condition as lab
 from golden_file import Case, golden_diff, refusal
 from test_run_screen import plain, status
 
+from ipexctl.addons.lab.lab_command import condition_text
+from ipexctl.addons.lab.lab_record import labs_to_remove
 from ipexctl.commands import install_command, ps_command
 from ipexctl.errors import Refusal
-from ipexctl.extras.lab.lab_command import condition_text
-from ipexctl.extras.lab.lab_record import labs_to_remove
 from ipexctl.node.common.records import Failure, RankFigures, RankStatus, RunStatus, TrainingGroup, Untrained
 from ipexctl.node.run.decisions.verdict import describe_exit
 from ipexctl.run.ranks import parse_ranks

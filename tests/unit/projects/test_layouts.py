@@ -76,7 +76,7 @@ def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch
         check_gpu_code(spec, {})
         request = request_of_run(spec, notes.append)
         planned = with_left_out(PlannedProject(requirements=location.requirements.files), spec.asked, request)
-        found |= {"installed": list(request.env.extras), "left_out": list(planned.left_out)}
+        found |= {"installed": list(request.env.packages), "left_out": list(planned.left_out)}
     except (UserError, StartError) as error:
         refused = error.failure if isinstance(error, StartError) else error
         reason = refused.reason if not isinstance(refused, UserError) else refused.message

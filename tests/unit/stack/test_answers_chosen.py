@@ -248,7 +248,7 @@ def test_lower_and_lost_packages_are_refused_unless_the_call_names_them(
 def test_a_later_line_for_a_package_replaces_the_earlier_one(added: tuple[str, ...], both: tuple[str, ...]) -> None:
     present = EnvRequest(StackRequest(stack="torch"), ("peft==0.14", "Transformers>=5", "./own.whl"), ("peft<1", "a<2"))
     merged = with_packages(present, EnvRequest(StackRequest(), added))
-    assert (merged.stack, merged.extras) == (present.stack, both)
+    assert (merged.stack, merged.packages) == (present.stack, both)
     assert ("peft<1" in merged.constraints, "a<2" in merged.constraints) == (added[0] != "PEFT==0.13", True)
 
 

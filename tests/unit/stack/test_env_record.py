@@ -63,7 +63,7 @@ def test_environment_of_the_same_request_is_found_with_its_hosts() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [EnvRequest(StackRequest(torch="2.8")), EnvRequest(StackRequest(torch="2.8", python="3.11"), REQUEST.extras)],
+    [EnvRequest(StackRequest(torch="2.8")), EnvRequest(StackRequest(torch="2.8", python="3.11"), REQUEST.packages)],
 )
 def test_environment_of_another_request_is_not_found(other: EnvRequest) -> None:
     assert existing(other, "default", {"a": host(installed(RECORD, "default"))}) is None

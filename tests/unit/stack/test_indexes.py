@@ -127,8 +127,8 @@ def test_locked_wheels_get_urls_from_indexes_or_the_command_line_only(monkeypatc
     answer = SimpleNamespace(availability=SimpleNamespace(candidates={"a": [found]}))
     monkeypatch.setattr(staging, "query_here", lambda *_: answer)
     own = ("tqdm", "b @ https://host/b-1.whl")
-    recorded = SimpleNamespace(env=SimpleNamespace(extras=(*own, "c @ https://inside/c-1.whl")))
-    context: Any = SimpleNamespace(request=recorded, typed=SimpleNamespace(env=SimpleNamespace(extras=own)))
+    recorded = SimpleNamespace(env=SimpleNamespace(packages=(*own, "c @ https://inside/c-1.whl")))
+    context: Any = SimpleNamespace(request=recorded, typed=SimpleNamespace(env=SimpleNamespace(packages=own)))
     wheels = [Wheel("a", "1", found.filename, "00")]
     wheels += [Wheel(name, "1", f"{name}-1.whl", "00", url=f"https://{at}/{name}-1.whl") for name, at in NAMED]
     urls = [wheel.url for wheel in staging.find_in_own_indexes(context, wheels)[0]]

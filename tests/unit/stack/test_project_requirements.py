@@ -355,7 +355,7 @@ def test_a_call_asks_for_its_packages_its_files_and_its_sources(file: Path) -> N
 
     def asked(packages: tuple[str, ...] = (), files: tuple[Path, ...] = ()) -> tuple[tuple[str, ...], Sources]:
         request = install_request(StackRequest(), packages, files, Sources(), "default", {})
-        return request.env.extras, request.sources
+        return request.env.packages, request.sources
 
     other = Sources(extra_index_urls=("https://other/simple",), is_strict=True)
     assert asked() == ((), Sources())

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
+from ipexctl.addons.play.play_view import PlayView
+from ipexctl.addons.play.result import Counts, ItemDone, PlayReport, TaskReport, TaskResult
+from ipexctl.addons.play.variables import Options
 from ipexctl.commands.shared_options import Output
 from ipexctl.errors import CallError, CommandLineError, FileError, UserError
-from ipexctl.extras.play.play_view import PlayView
-from ipexctl.extras.play.result import Counts, ItemDone, PlayReport, TaskReport, TaskResult
-from ipexctl.extras.play.variables import Options
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.cancel import Cancel

@@ -1,0 +1,89 @@
+"""The profile of a run on its page: a bar of a step, its operators, advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ipexctl.addons.report.drawings import LEFT, PLOT, WIDTH, legend, table
+from ipexctl.addons.report.markup import Markup, element, escape, short
+from ipexctl.node.common.fix import Fix
+from ipexctl.run.profile import (
+    PART_NAMES,
+    PARTS,
+    RankParts,
+    RunProfile,
+    cost_sentence,
+    seconds_text,
+    share_sentence,
+    step_sentence,
+)
+
+_STYLES: Final = dict(zip(PARTS, ("d0", "w1", "w3", "d2", "d1", "w4", "idle"), strict=True))
+_MOST_BARS: Final = 16
+_BAR: Final = 18
+_ROW: Final = 24
+
+
+def profile_content(profile: RunProfile, run: str) -> Iterator[Markup]:
+    if profile.main is not None:
+        yield element("p", escape(_sentence(step_sentence(profile))))
+        if speed := share_sentence(profile):
+            yield element("p", escape(_sentence(speed)))
+        yield from _bars(profile)
+    if profile.advice:
+        yield element("ul", *(element("li", escape(text)) for text in profile.advice), class_="fixes")
+    yield from (element("p", escape(_sentence(text)), class_="note") for text in profile.notes)
+    if profile.operators:
+        yield _operators(profile)
+    if profile.main is not None:
+        traces = Fix(f"for Perfetto: `ipexctl fetch {run}:profile/ .`")
+        yield element("p", escape(f"{_sentence(cost_sentence(profile))}; traces {traces}"), class_="note")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _bars(profile: RunProfile) -> Iterator[Markup]:
+    shown = sorted(profile.ranks, key=lambda each: each.parts["wait"])[:_MOST_BARS]
+    bars = [shape for place, each in enumerate(shown) for shape in _bar(each, place * _ROW)]
+    box = f"0 0 {WIDTH} {_ROW * len(shown)}"
+    svg = element("svg", *bars, viewBox=box, role="img", aria_label="Parts of a step", class_="chart")
+    yield element("div", svg, class_="wide")
+    yield legend([(style, PART_NAMES.get(name, name)) for name, style in _STYLES.items()])
+    rows = [
+        (f"{each.rank}", seconds_text(each.step), *(f"{100 * each.share(name):.0f} %" for name in PARTS))
+        for each in shown
+    ]
+    heads = ("Rank", "Step", *(PART_NAMES.get(name, name).capitalize() for name in PARTS))
+    left_out = len(profile.ranks) - len(shown)
+    title = f"Parts of a step, without {left_out} ranks that wait more" if left_out else "Parts of a step"
+    yield element("details", element("summary", escape(f"Table: {title}")), table(heads, rows, title))
+
+
+def _bar(each: RankParts, top: int) -> Iterator[Markup]:
+    label = escape(f"rank {each.rank}")
+    yield element("text", label, x=LEFT - 8, y=top + 13.0, text_anchor="end")
+    x = float(LEFT)
+    for name in PARTS:
+        width = each.share(name) * PLOT
+        if width > 0:
+            title = element("title", escape(f"{PART_NAMES.get(name, name)}: {100 * each.share(name):.0f} %"))
+            yield element("rect", title, x=short(x), y=top, width=short(width), height=_BAR, class_=_STYLES[name])
+        x += width
+
+
+def _operators(profile: RunProfile) -> Markup:
+    assert profile.main is not None
+    rows = [
+        (
+            operator.name,
+            operator.shapes or "-",
+            operator.dtype or "-",
+            f"{operator.calls:,}",
+            f"{seconds_text(operator.seconds)}, {100 * operator.seconds / profile.main.step:.0f} %",
+        )
+        for operator in profile.operators
+    ]
+    return table(("Operator", "Shapes", "Type", "Calls a step", "Own time"), rows, "Operators with most time of a step")

@@ -1,3 +1,0 @@
-"""Parts that call the core, each a folder with its commands, decisions and output. The core imports one only for a call
-that needs it (`ipexctl/extras_list.py`).
-"""
