@@ -86,7 +86,7 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
         root, file_name = source, ""
     else:
         raise UserError(f"{source} is neither a file nor a directory")
-    _check_links(source, found)
+    _check_symlinks(source, found)
     total, done, lock = sum(entry.size for entry in found), 0, threading.Lock()
 
     def on_read(size: int) -> None:
@@ -141,7 +141,7 @@ def _list(directory: bytes, above: str) -> Iterator[ManifestEntry]:
         raise _unreadable(error, directory) from None
 
 
-def _check_links(source: Path, found: list[ManifestEntry]) -> None:
+def _check_symlinks(source: Path, found: list[ManifestEntry]) -> None:
     """A link is sent as it is, so its target has to be in SRC too."""
     outward = [
         entry.path

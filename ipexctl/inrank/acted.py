@@ -32,7 +32,7 @@ class ActingLever:
         self._variable = variable
         self._process = 0 if is_first() and os.environ.get(variable) != "told" else -1
         self._texts: set[str] = set()
-        levers[name] = self
+        acting_levers[name] = self
 
     def act(self) -> None:
         if not self.has_acted:
@@ -61,7 +61,7 @@ class ActingLever:
         return {"name": self.name, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
 
 
-levers: dict[str, ActingLever] = {}
+acting_levers: dict[str, ActingLever] = {}
 """Name → what it did here."""
 
 

@@ -3,7 +3,7 @@
 The ranks ask each other through the group's store, because a rank without hooks, as with `python -E`, would never join
 a collective. Rank 0 collects the offers. After PATIENCE seconds, any rank may publish a decision, so nobody waits for a
 rank that never answers. Anybody on the ranks' network can write into the store, so it has only codes, never a text that
-is printed, and nothing else is decided by its values (`link.py: gathered`).
+is printed, and nothing else is decided by its values (`shared_allreduce.py: gathered`).
 """
 
 from __future__ import annotations

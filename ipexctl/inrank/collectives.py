@@ -26,8 +26,8 @@ from torch._C import _distributed_c10d as c10d
 from .acted import SHARED, adding_levers
 from .channel import DTYPES, WHOLE
 from .handlers import uninterrupted
-from .link import DisagreementError, OffError, Ranks, join, limit_of
 from .segment import shard_bounds
+from .shared_allreduce import DisagreementError, OffError, Ranks, join, limit_of
 from .shared_group import NOBODY, PIECE, SEGMENT_SIZE, Collective, Piece, SharedGroup
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
-"""A DistributedDataParallel communication hook that sums gradients over a link, if all ranks agree.
+"""A DistributedDataParallel communication hook that sums gradients in shared memory, if all ranks agree.
 
-The first model of a process group connects the ranks; later models reuse the link. All ranks make the same choice for a
+The first model of a process group connects the ranks; later models reuse that. All ranks make the same choice for a
 bucket, because it depends only on values that all have. A hook that the script registers replaces this one.
 """
 
@@ -20,7 +20,7 @@ from torch.nn.parallel.distributed import DistributedDataParallel
 from .acted import SHARED, adding_levers
 from .evidence import hash_of
 from .handlers import is_exchanging, uninterrupted
-from .link import CROSSOVER, DisagreementError, OffError, Ranks, SharedLink, confirm, connect, limit_of
+from .shared_allreduce import CROSSOVER, DisagreementError, OffError, Ranks, SharedAllReduce, confirm, connect, limit_of
 from .wire import MODES, Lost
 
 OLDEST = (2, 1)
@@ -32,9 +32,9 @@ SAMPLES = 4096
 
 
 class Gradients:
-    def __init__(self, model: Any, link: SharedLink, group: Any, ranks: Ranks) -> None:
+    def __init__(self, model: Any, shared: SharedAllReduce, group: Any, ranks: Ranks) -> None:
         self._model = weakref.ref(model)  # the reducer, owned by the model, owns this object
-        self._link, self._group, self._ranks = link, group, ranks
+        self._shared, self._group, self._ranks = shared, group, ranks
         self._factor = 1.0 / group.size()
         self._lost: dict[int, tuple[tuple[int, ...], dict[int, Lost]]] = {}
         """Bucket → its parameters, and rounding losses by piece."""
@@ -55,18 +55,18 @@ class Gradients:
             return self._reduce_with_backend(model, group, tensor)
         if bucket.index() == 0:
             self._sums.clear()
-            if self._link.channel.discard(self):
+            if self._shared.channel.discard(self):
                 self._lost.clear()
-        if self._link.takes(tensor):
+        if self._shared.takes(tensor):
             for lever in adding_levers():
                 lever.act()
             is_exchanging[0] = True
-            future = self._link.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
+            future = self._shared.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
             self._sums.append(tensor)
         else:
             future = self._reduce_with_backend(model, group, tensor)
         if bucket.is_last():
-            self._link.channel.finish()
+            self._shared.channel.finish()
             is_exchanging[0] = False
             if self._sums:
                 self._check_sums()
@@ -86,7 +86,7 @@ class Gradients:
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
         """Rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets after the
         first backward pass; then the losses of the old ones are dropped."""
-        if self._link.between is None or self._link.between.codec is None:
+        if self._shared.between is None or self._shared.between.codec is None:
             return None
         parameters = tuple(map(id, bucket.parameters()))
         kept = self._lost.get(bucket.index())
@@ -125,7 +125,7 @@ _attached: weakref.WeakKeyDictionary[Any, Gradients] = weakref.WeakKeyDictionary
 class _Connected(NamedTuple):
     group: Any
     """Weak reference, so that a destroyed process group is not kept."""
-    link: SharedLink
+    shared: SharedAllReduce
 
 
 _models = 0
@@ -157,18 +157,18 @@ def _attach(model: Any) -> str:
         return "the model's process group does not include all ranks"
     _models += 1
     reason = reason_against(model, group)
-    link = _connected.link if _connected is not None and _connected.group() is group else None
+    shared = _connected.shared if _connected is not None and _connected.group() is group else None
     store, name = dist.distributed_c10d._get_default_store(), str(_models)
     ranks = Ranks(backend_of(group), group.rank(), group.size(), limit_of(group))
-    if link is None:
-        link = connect(store, ranks, name, reason, wire=_wire())
-        _connected = _Connected(weakref.ref(group), link)
+    if shared is None:
+        shared = connect(store, ranks, name, reason, wire=_wire())
+        _connected = _Connected(weakref.ref(group), shared)
     else:
         confirm(store, ranks, name, reason)
-    if not any(map(link.gains, _trained(model))):
+    if not any(map(shared.gains, _trained(model))):
         return "its gradients would not take fewer bytes"
     _patch_registration()
-    state = Gradients(model, link, group, ranks)
+    state = Gradients(model, shared, group, ranks)
     dist._register_comm_hook(model.reducer, state, reduce_gradients)
     _attached[model] = state
     return ""

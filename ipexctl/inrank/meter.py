@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator, NamedTuple
 
-from .acted import is_rounding, levers
+from .acted import acting_levers, is_rounding
 from .evidence import COLLECTIVES, PEER_TO_PEER, TrainingEvidence
 from .progress import first_step, planned_steps
 
@@ -443,7 +443,7 @@ class Meter:
                 self._check_loss()
                 self._optimizers.add(type(optimizer).__name__)
                 self.evidence.after_step()
-                for lever in levers.values():
+                for lever in acting_levers.values():
                     lever.after_step()
                 if self.counter.steps == 1:
                     self._collectives, self._began = count_collectives(), first_step(optimizer)
@@ -520,7 +520,7 @@ class Meter:
         return self.is_on
 
     def _write_document(self) -> None:
-        notes = [lever.note(self._reason_of(lever.name)) for lever in levers.values()]
+        notes = [lever.note(self._reason_of(lever.name)) for lever in acting_levers.values()]
         if os.environ.get("IPEXCTL_FP32_MATH"):
             reason = self._reason_against_rounding()
             steps = 0 if reason else self.made
@@ -602,7 +602,7 @@ class Meter:
             elif may_train and not self._has_changed() and (self._kept or self._is_training_script()):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
-            if self.is_used or any(lever.has_acted for lever in levers.values()):
+            if self.is_used or any(lever.has_acted for lever in acting_levers.values()):
                 self._write_document()
         except Exception:  # noqa: BLE001
             self.turn_off()

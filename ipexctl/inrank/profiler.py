@@ -28,7 +28,7 @@ from typing import Any, Callable, Iterator, Protocol
 
 from . import profile_parts
 from .gloo_threads import wait_for_gloo
-from .levers import measure_levers
+from .lever_times import measure_levers
 from .profile_parts import Event
 
 VARIABLE = "IPEXCTL_PROFILE"

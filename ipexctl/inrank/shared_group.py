@@ -28,8 +28,8 @@ from .segment import COPIED, HEADER, MOST_PIECES, WRITTEN
 from .waiting import MASK, Waiter
 
 if TYPE_CHECKING:
-    from .link import Members
     from .segment import Segment
+    from .shared_allreduce import Members
 
 PIECE = 1 << 20
 """Bytes of a slot."""

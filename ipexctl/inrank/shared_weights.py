@@ -29,8 +29,8 @@ import torch.distributed as dist
 
 from .acted import is_first
 from .ddp import backend_of
-from .link import CLOSE_PORTS, TIMEOUT, DisagreementError, OffError, Ranks, boot_id, limit_of
 from .segment import NONCE_SIZE, SegmentError, create_memfd, is_supported, open_memfd
+from .shared_allreduce import CLOSE_PORTS, TIMEOUT, DisagreementError, OffError, Ranks, boot_id, limit_of
 
 NAME = "ipexctl-weights"
 LEAST, LEAST_SHARED = 1 << 20, 64 << 10

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
 
 from .segment import COUNTERS
-from .store import NAME
+from .tcp_store import NAME
 
 if TYPE_CHECKING:
     from .segment import Segment

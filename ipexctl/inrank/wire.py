@@ -106,8 +106,8 @@ class Work:
 
 
 class PlainSum(Work):
-    def __init__(self, link: Between, values: Any) -> None:
-        super().__init__(link.first.allreduce([values]))
+    def __init__(self, between: Between, values: Any) -> None:
+        super().__init__(between.first.allreduce([values]))
         self._values = values
 
     def store(self, target: Any) -> None:
@@ -118,64 +118,64 @@ class PlainSum(Work):
 class Swap(Work):
     """With two hosts: each gets the other's values."""
 
-    def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
-        self._link, self._values, self._lost = link, _with_lost(values, lost), lost
-        own = link.encoded(self._values)
-        self._wires = [torch.empty_like(own) for _ in range(link.size)]
-        super().__init__(link.first.allgather([self._wires], [own]))
+    def __init__(self, between: Between, values: Any, lost: Lost | None) -> None:
+        self._between, self._values, self._lost = between, _with_lost(values, lost), lost
+        own = between.encoded(self._values)
+        self._wires = [torch.empty_like(own) for _ in range(between.size)]
+        super().__init__(between.first.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
-        link = self._link
+        between = self._between
         terms = [torch.empty_like(self._values) for _ in self._wires]
         for wire, term in zip(self._wires, terms):
-            link.codec.decode(wire, term)
+            between.codec.decode(wire, term)
         if self._lost is not None:
-            _keep(self._lost, self._values, terms[link.place])
+            _keep(self._lost, self._values, terms[between.place])
         target.copy_(terms[0].add_(terms[1]))
 
 
 class ReduceScatter(Work):
     """With more hosts, first step: this host gets its part of the values from all other hosts, and sums it."""
 
-    def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
-        self._link, self._values, self._lost = link, _with_lost(values, lost), lost
+    def __init__(self, between: Between, values: Any, lost: Lost | None) -> None:
+        self._between, self._values, self._lost = between, _with_lost(values, lost), lost
         elements = values.numel()
-        self._bounds = part_bounds(elements, link.size)
-        size = link.codec.encoded_bytes(self._bounds[0][1])
-        self._sent = self._values.new_zeros(link.size * size, dtype=torch.uint8)
+        self._bounds = part_bounds(elements, between.size)
+        size = between.codec.encoded_bytes(self._bounds[0][1])
+        self._sent = self._values.new_zeros(between.size * size, dtype=torch.uint8)
         self._received = torch.empty_like(self._sent)
-        for wire, (low, high) in zip(self._sent.view(link.size, -1), self._bounds):
-            link.codec.encode(self._values[low:high], wire[: link.codec.encoded_bytes(high - low)])
-        super().__init__(link.first.alltoall_base(self._received, self._sent, [], []))
+        for wire, (low, high) in zip(self._sent.view(between.size, -1), self._bounds):
+            between.codec.encode(self._values[low:high], wire[: between.codec.encoded_bytes(high - low)])
+        super().__init__(between.first.alltoall_base(self._received, self._sent, [], []))
 
     def next_step(self) -> Gather:
-        link, codec, place = self._link, self._link.codec, self._link.place
+        between, codec, place = self._between, self._between.codec, self._between.place
         low, high = self._bounds[place]
         total, term = (self._values.new_zeros(high - low) for _ in range(2))
-        for host, wire in enumerate(self._received.view(link.size, -1)):
+        for host, wire in enumerate(self._received.view(between.size, -1)):
             codec.decode(wire[: codec.encoded_bytes(high - low)], total if host == 0 else term)
             if host:
                 total.add_(term)
         if self._lost is not None:
             decoded = torch.empty_like(self._values)
-            for wire, (first, last) in zip(self._sent.view(link.size, -1), self._bounds):
+            for wire, (first, last) in zip(self._sent.view(between.size, -1), self._bounds):
                 codec.decode(wire[: codec.encoded_bytes(last - first)], decoded[first:last])
             _keep(self._lost, self._values, decoded)
-        return Gather(link, total, self._bounds, self._lost)
+        return Gather(between, total, self._bounds, self._lost)
 
 
 class Gather(Work):
     """With more hosts, second step: this host gets the sums of all other hosts."""
 
-    def __init__(self, link: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
-        self._link, self._total, self._bounds, self._lost = link, total, bounds, lost
-        own = total.new_zeros(link.codec.encoded_bytes(bounds[0][1]), dtype=torch.uint8)
-        link.codec.encode(total, own[: link.codec.encoded_bytes(total.numel())])
-        self._wires = [torch.empty_like(own) for _ in range(link.size)]
-        super().__init__(link.second.allgather([self._wires], [own]))
+    def __init__(self, between: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
+        self._between, self._total, self._bounds, self._lost = between, total, bounds, lost
+        own = total.new_zeros(between.codec.encoded_bytes(bounds[0][1]), dtype=torch.uint8)
+        between.codec.encode(total, own[: between.codec.encoded_bytes(total.numel())])
+        self._wires = [torch.empty_like(own) for _ in range(between.size)]
+        super().__init__(between.second.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
-        codec, place = self._link.codec, self._link.place
+        codec, place = self._between.codec, self._between.place
         sums = self._total.new_empty(self._bounds[-1][1])
         for wire, (low, high) in zip(self._wires, self._bounds):
             codec.decode(wire[: codec.encoded_bytes(high - low)], sums[low:high])

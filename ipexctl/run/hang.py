@@ -13,7 +13,7 @@ from typing import Final, Literal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import bare, shorten_text
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.records import FINAL, KEEPS_STORE, Silence, SilentRank
+from ipexctl.node.common.records import FINAL, KEEPS_TCP_STORE, Silence, SilentRank
 from ipexctl.run.ranks import describe_ranks, name_ranks
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, place_lines
 from ipexctl.text import format_clock, format_count, join_words
@@ -235,7 +235,7 @@ _STATES: Final = {
     "Z": "has ended, and its parent has not noticed",
 }
 _KERNEL_FUNCTIONS: Final = (
-    (KEEPS_STORE, "until no rank uses its rendezvous store any more; its script has ended"),
+    (KEEPS_TCP_STORE, "until no rank uses its rendezvous store any more; its script has ended"),
     ("futex", "for a lock or another thread"),
     ("epoll", "for a socket"),
     ("poll", "for a socket or a file"),

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
-from ipexctl.node.common.records import KEEPS_STORE
+from ipexctl.node.common.records import KEEPS_TCP_STORE
 from ipexctl.node.run.rank.rank_processes import read_wait_channel
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.stack_dump import read_faulthandler
@@ -358,7 +358,7 @@ import sys, torch.distributed.distributed_c10d
 from torch.distributed import rendezvous
 store = rendezvous._create_c10d_store("node0", 1, 0, {size}, 9)
 port = store.listener.getsockname()[1]
-from ipexctl_inrank import store as kept
+from ipexctl_inrank import tcp_store as kept
 if kept._kept: kept._kept = {{port: store}}
 print(port, flush=True)
 input()
@@ -403,7 +403,7 @@ def test_the_store_lives_as_long_as_another_rank_uses_it_unless_the_script_faile
             rank.stdin.write(b"\n")
             rank.stdin.flush()
             if is_kept:
-                wait_until(lambda: read_wait_channel(rank.pid) == KEEPS_STORE, 10)
+                wait_until(lambda: read_wait_channel(rank.pid) == KEEPS_TCP_STORE, 10)
                 time.sleep(0.3)
                 other.sendall(b"late")
                 assert other.recv(9) == b"late"

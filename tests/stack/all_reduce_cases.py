@@ -240,7 +240,7 @@ CASES: dict[str, Callable[[], Any]] = {
 
 def buckets() -> int:
     """Those that this rank has added up in shared memory so far."""
-    return int(getattr(sys.modules.get("ipexctl_inrank.link"), "buckets", 0))
+    return int(getattr(sys.modules.get("ipexctl_inrank.shared_allreduce"), "buckets", 0))
 
 
 def say(line: str) -> None:
@@ -271,7 +271,7 @@ def dense(seconds: str, batch: str) -> None:
 
 
 def attacked() -> None:
-    hooks("link").BUILDING = 4.0
+    hooks("shared_allreduce").BUILDING = 4.0
     rounds = hooks("agreement").Round
     read = rounds._read
 
@@ -312,12 +312,12 @@ def hooks(module: str) -> Any:
     return importlib.import_module(f"ipexctl_inrank.{module}")
 
 
-def link_of(wire: str) -> Any:
+def reducer_of(wire: str) -> Any:
     store = dist.distributed_c10d._get_default_store()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    link = hooks("link")
-    return link.connect(
-        store, link.Ranks(backend, dist.get_rank(), dist.get_world_size(), lambda: 60.0), "own", "", wire=wire
+    reducer = hooks("shared_allreduce")
+    return reducer.connect(
+        store, reducer.Ranks(backend, dist.get_rank(), dist.get_world_size(), lambda: 60.0), "own", "", wire=wire
     )
 
 
@@ -325,7 +325,7 @@ def pieces() -> None:
     settings = hooks("channel")
     settings.PIECE, settings.SPACE, settings.WHOLE = 1 << 16, 1 << 18, 1 << 14
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    channel = link_of("fp32").channel
+    channel = reducer_of("fp32").channel
     common, own = random.Random(38), random.Random(rank)
     for _ in range(PASSES):
         futures, sums = [], []
@@ -362,12 +362,12 @@ class Ways:
     def __init__(self) -> None:
         self.rank, self.ranks, self.mode = dist.get_rank(), dist.get_world_size(), os.environ["IPEXCTL_WIRE"]
         self.near = NEAR[self.mode]
-        self.link = link_of(self.mode)
+        self.reducer = reducer_of(self.mode)
 
     def total(self, tensor: Any, lost: Any = None) -> Any:
         """By the link; all ranks must have the same bits."""
-        future = self.link.all_reduce(self, tensor, 1.0, {} if lost is None else lost)
-        self.link.channel.finish()
+        future = self.reducer.all_reduce(self, tensor, 1.0, {} if lost is None else lost)
+        self.reducer.channel.finish()
         found = future.value()
         assert found.data_ptr() == tensor.data_ptr()
         others = [torch.empty_like(found) for _ in range(self.ranks)]
@@ -459,11 +459,11 @@ def values() -> None:
     torch.set_default_dtype(torch.float64)  # as scripts of other sciences do
     check_near(ways, torch.float32, 12_293)
     large = torch.zeros(1 << 20, dtype=torch.int64)
-    assert not ways.link.takes(large), "integers go as they are"
-    assert ways.link.takes(large.double())
-    assert not ways.link.takes(torch.zeros(1000))
-    assert ways.link.gains(torch.zeros(1))
-    assert ways.link.gains(torch.zeros(1, dtype=torch.bfloat16)) == (ways.mode == "int8")
+    assert not ways.reducer.takes(large), "integers go as they are"
+    assert ways.reducer.takes(large.double())
+    assert not ways.reducer.takes(torch.zeros(1000))
+    assert ways.reducer.gains(torch.zeros(1))
+    assert ways.reducer.gains(torch.zeros(1, dtype=torch.bfloat16)) == (ways.mode == "int8")
     say("right")
     dist.barrier()
 

@@ -231,9 +231,9 @@ def mapped() -> int:
 
 def read_late() -> None:
     sys.path.insert(0, os.environ["PYTHONPATH"].partition(":")[0])
-    link: Any = importlib.import_module("ipexctl_inrank.link")
+    shared_allreduce: Any = importlib.import_module("ipexctl_inrank.shared_allreduce")
     rounds: Any = importlib.import_module("ipexctl_inrank.agreement")
-    link.BUILDING = 4.0
+    shared_allreduce.BUILDING = 4.0
     read = rounds.Round._read
 
     def read_after_a_while(self: Any, key: str) -> Any:

@@ -22,7 +22,7 @@ from ipexctl.node.common.token_proof import (
     ClientHandshake,
     ConnectionBroken,
     HandshakeError,
-    Link,
+    MessageSocket,
     ServerHandshake,
     ready,
 )
@@ -80,14 +80,14 @@ class AuthenticatingServer(ABC):
         finally:
             self._listener.close()
 
-    def _on_client(self, link: Link, handshake: ServerHandshake, _: Json) -> None:
-        link.send(encode_json(handshake.welcome()))
-        link.flush()
-        if link.pending:
+    def _on_client(self, conn: MessageSocket, handshake: ServerHandshake, _: Json) -> None:
+        conn.send(encode_json(handshake.welcome()))
+        conn.flush()
+        if conn.pending:
             raise ConnectionBroken("the client reads nothing")
-        link.sock.setblocking(True)
+        conn.sock.setblocking(True)
         try:
-            threading.Thread(target=self._handle_client, args=(link.sock,), daemon=True).start()
+            threading.Thread(target=self._handle_client, args=(conn.sock,), daemon=True).start()
         except RuntimeError:  # the account reached its limit of threads
             raise ConnectionBroken("no thread can be started") from None
 

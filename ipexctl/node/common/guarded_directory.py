@@ -15,7 +15,7 @@ from typing import BinaryIO, Callable, Iterable, Iterator, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.walk import (
-    OnLink,
+    OnSymlink,
     PathPart,
     Place,
     Refused,
@@ -49,12 +49,12 @@ def enter_named(
     *,
     make: bool = False,
     is_file: bool = False,
-    on_link: OnLink | None = None,
+    on_symlink: OnSymlink | None = None,
     inside: os.stat_result | None = None,
 ) -> Place:
     """Call `walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
     try:
-        return enter(path, named_path, make=make, is_file=is_file, uids=callers(), on_link=on_link, inside=inside)
+        return enter(path, named_path, make=make, is_file=is_file, uids=callers(), on_symlink=on_symlink, inside=inside)
     except Refused as refused:
         raise AgentError(str(refused), fix) from None
 
@@ -168,7 +168,7 @@ class GuardedDirectory:
             try:
                 below = _enter(part, number, make=make, mode=mode)
             except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(part, number):
+                if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_symlink(part, number):
                     raise AgentError(f"{os.fsdecode(done)} is a link", "name the directory itself") from None
                 raise OSError(error.errno, error.strerror, os.fsdecode(done)) from None
             finally:
@@ -361,7 +361,7 @@ def _remove(
     os.rmdir(name, dir_fd=directory.number)
 
 
-def _is_link(name: bytes, above: int) -> bool:
+def _is_symlink(name: bytes, above: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
     except OSError:

@@ -1,4 +1,4 @@
-"""What starts a run besides its plan: the secret `StoreJob`, two requests to the supervisor, one to a host starter.
+"""What starts a run besides its plan: the secret `HomeJob`, two requests to the supervisor, one to a host starter.
 
 Each rank imports this module; importing the other records too would take 5 ms.
 """
@@ -22,8 +22,8 @@ class Master(NamedTuple):
     """None until the supervisor picks one."""
 
 
-class StoreJob(NamedTuple):
-    """job.json of a store, removed once the store's ranks have read it."""
+class HomeJob(NamedTuple):
+    """job.json of a home, removed once the ranks of its hosts have read it."""
 
     rundir: str
     token: str
@@ -40,7 +40,7 @@ class StoreJob(NamedTuple):
     """Path where the run saves its agent with bytecode, so that later runs start faster; or empty."""
 
     def __repr__(self) -> str:
-        return f"StoreJob({self.rundir!r})"  # no secrets in logs
+        return f"HomeJob({self.rundir!r})"  # no secrets in logs
 
 
 class Listen(NamedTuple):
@@ -65,7 +65,7 @@ CONNECTIVITY_FILE = ".connectivity.json"
 
 class Start(NamedTuple):
     plan: Plan
-    job: StoreJob
+    job: HomeJob
     connectivity: ConnectivityRecord | None = None
     notify: str = ""
     """Line that sh runs at the end of the run; may contain a token; or empty."""
@@ -120,15 +120,15 @@ def job_file(attempt: int) -> str:
     return f"job.{attempt}.json" if attempt else "job.json"
 
 
-def jobs_of(plan: Plan, job: StoreJob) -> Mapping[str, StoreJob]:
+def jobs_of(plan: Plan, job: HomeJob) -> Mapping[str, HomeJob]:
     here: dict[str, list[str]] = {}
     for host in plan.hosts:
         here.setdefault(plan.stores[host.name], []).append(host.name)
-    return {store: job._replace(here=tuple(names)) for store, names in here.items()}
+    return {home: job._replace(here=tuple(names)) for home, names in here.items()}
 
 
-def read_job(document: object) -> StoreJob:
-    job = decode(StoreJob, document, "the job")
+def read_job(document: object) -> HomeJob:
+    job = decode(HomeJob, document, "the job")
     if not (job.rundir and job.token and job.here):
         raise ValueError("the job has no rundir, token or host")
     return job

@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common.frames import FrameError, decode_json, encode_json
-from ipexctl.node.common.token_proof import ConnectionBroken, HandshakeError, Link, Pollable, ServerHandshake
+from ipexctl.node.common.token_proof import ConnectionBroken, HandshakeError, MessageSocket, Pollable, ServerHandshake
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -94,7 +94,7 @@ MAX_UNAUTHENTICATED = 512
 MAX_OF_ONE_ADDRESS = 32
 _ACCEPTED_AT_ONCE = 32
 """Connections accepted between two polls, so that replies are read before their connections become the oldest."""
-OnClient = Callable[[Link, ServerHandshake, "Json"], None]
+OnClient = Callable[[MessageSocket, ServerHandshake, "Json"], None]
 """Called with the connection and hello of an authenticated client; sends the welcome."""
 
 
@@ -109,32 +109,32 @@ class Listener:
         for listener in self._listening:
             listener.setblocking(False)
         self._token, self._port, self._on_client = token, port, on_client
-        self._unauthenticated: dict[Link, ServerHandshake] = {}
+        self._unauthenticated: dict[MessageSocket, ServerHandshake] = {}
 
     def readers(self) -> list[Pollable]:
         return [*self._listening, *self._unauthenticated]
 
-    def writers(self) -> list[Link]:
-        return [link for link in self._unauthenticated if link.pending]
+    def writers(self) -> list[MessageSocket]:
+        return [conn for conn in self._unauthenticated if conn.pending]
 
     def handle_ready(self, readable: Sequence[Pollable]) -> None:
         """Handle readable connections first, because accepting new ones may close old ones."""
-        for link in readable:
-            if isinstance(link, Link) and link in self._unauthenticated:
-                self._drop_on_error(link, self._receive_hello)
-        for link in self.writers():
-            self._drop_on_error(link, Link.flush)
+        for conn in readable:
+            if isinstance(conn, MessageSocket) and conn in self._unauthenticated:
+                self._drop_on_error(conn, self._receive_hello)
+        for conn in self.writers():
+            self._drop_on_error(conn, MessageSocket.flush)
         for listener in readable:
             if isinstance(listener, socket.socket) and listener in self._listening:
                 self._accept(listener)
 
     def drop_late(self, now: float) -> None:
-        for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
-            self._drop(link)
+        for conn in [conn for conn in self._unauthenticated if now - conn.began > AUTHENTICATION_TIME]:
+            self._drop(conn)
 
     def drop_all(self) -> None:
-        for link in list(self._unauthenticated):
-            self._drop(link)
+        for conn in list(self._unauthenticated):
+            self._drop(conn)
 
     def close(self) -> None:
         self.drop_all()
@@ -151,49 +151,49 @@ class Listener:
                     self._drop_oldest(self._unauthenticated)  # else the port stays readable and keeps a core busy
                 return
             try:
-                link = Link(sock, LOCAL if sock.family == socket.AF_UNIX else address[0])
+                conn = MessageSocket(sock, LOCAL if sock.family == socket.AF_UNIX else address[0])
             except OSError:
                 sock.close()
                 continue
-            self._make_room(link.address)
-            self._unauthenticated[link] = handshake = ServerHandshake(self._token, self._port)
-            link.send(encode_json(handshake.challenge()))
-            self._drop_on_error(link, Link.flush)
+            self._make_room(conn.address)
+            self._unauthenticated[conn] = handshake = ServerHandshake(self._token, self._port)
+            conn.send(encode_json(handshake.challenge()))
+            self._drop_on_error(conn, MessageSocket.flush)
 
     def _make_room(self, address: str) -> None:
-        same_address = [link for link in self._unauthenticated if link.address == address]
+        same_address = [conn for conn in self._unauthenticated if conn.address == address]
         if len(same_address) >= MAX_OF_ONE_ADDRESS + self.expected:
             self._drop(same_address[0])
         elif len(self._unauthenticated) >= MAX_UNAUTHENTICATED + self.expected:
             self._drop_oldest(self._unauthenticated)
 
-    def _drop_oldest(self, links: dict[Link, ServerHandshake]) -> None:
-        strangers = [link for link in links if link.address not in self.addresses]
-        self._drop((strangers or list(links))[0])
+    def _drop_oldest(self, conns: dict[MessageSocket, ServerHandshake]) -> None:
+        strangers = [conn for conn in conns if conn.address not in self.addresses]
+        self._drop((strangers or list(conns))[0])
 
-    def _receive_hello(self, link: Link) -> None:
-        frames = list(link.receive())
+    def _receive_hello(self, conn: MessageSocket) -> None:
+        frames = list(conn.receive())
         if not frames:
             return
-        if len(frames) > 1 or link.reader.has_rest or frames[0][0] != b"J":
+        if len(frames) > 1 or conn.reader.has_rest or frames[0][0] != b"J":
             raise ConnectionBroken("it sends more than a hello")
-        handshake, hello = self._unauthenticated[link], decode_json(frames[0][1])
+        handshake, hello = self._unauthenticated[conn], decode_json(frames[0][1])
         try:
             handshake.check(hello)
         except HandshakeError as error:
-            link.send(encode_json(handshake.refusal()))
-            link.flush()
+            conn.send(encode_json(handshake.refusal()))
+            conn.flush()
             raise ConnectionBroken(str(error)) from None
-        self.addresses.add(link.address)
-        self._on_client(link, handshake, hello)
-        self._unauthenticated.pop(link, None)
+        self.addresses.add(conn.address)
+        self._on_client(conn, handshake, hello)
+        self._unauthenticated.pop(conn, None)
 
-    def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
+    def _drop_on_error(self, conn: MessageSocket, action: Callable[[MessageSocket], None]) -> None:
         try:
-            action(link)
+            action(conn)
         except (ConnectionBroken, FrameError, OSError):
-            self._drop(link)
+            self._drop(conn)
 
-    def _drop(self, link: Link) -> None:
-        self._unauthenticated.pop(link, None)
-        link.close()
+    def _drop(self, conn: MessageSocket) -> None:
+        self._unauthenticated.pop(conn, None)
+        conn.close()

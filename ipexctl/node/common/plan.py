@@ -62,7 +62,7 @@ class Setting(NamedTuple):
     append: bool = False
     """True if the value goes behind one that another setting, a setup file or a login gives."""
     secret: bool = False
-    """True if the value is empty here because `StoreJob.secrets` has it."""
+    """True if the value is empty here because `HomeJob.secrets` has it."""
 
 
 class RankPlan(NamedTuple):

@@ -35,8 +35,8 @@ FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 SCHEMA = "ipexctl.status/1"
 RESTART_MARK = "[ipexctl: restart "
 """Start of the line in a rank's output that separates two attempts."""
-KEEPS_STORE = "ipexctl-store"
-"""Name of rank 0's process once its script has ended and only its store is needed; as in `inrank/store.py`."""
+KEEPS_TCP_STORE = "ipexctl-store"
+"""Name of rank 0's process once its script has ended and only its store is needed; as in `inrank/tcp_store.py`."""
 
 
 class Detail(NamedTuple):
@@ -228,7 +228,7 @@ class RankFigures(NamedTuple):
     process: str | None = None
     """Kernel state of the rank's main process: R, S, D …"""
     waits_in: str | None = None
-    """Kernel function in which the main process sleeps, or KEEPS_STORE."""
+    """Kernel function in which the main process sleeps, or KEEPS_TCP_STORE."""
     out_lines: int | None = None
     """Counted by the supervisor, like the next two."""
     err_lines: int | None = None

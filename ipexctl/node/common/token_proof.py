@@ -165,7 +165,7 @@ def message(t: str, **fields: Any) -> bytes:
     return encode_json({"t": t, **fields})
 
 
-class Link:
+class MessageSocket:
     def __init__(self, sock: socket.socket, address: str = "") -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -215,7 +215,7 @@ class Link:
         self.sock.close()
 
 
-Pollable = Union[int, socket.socket, Link]
+Pollable = Union[int, socket.socket, MessageSocket]
 
 
 def wake_on_signal() -> int:

@@ -95,7 +95,7 @@ def check_entry(above: PathPart, below: PathPart) -> Problem:
     return None
 
 
-OnLink = Callable[[str, str], None]
+OnSymlink = Callable[[str, str], None]
 
 
 def callers() -> frozenset[int]:
@@ -155,17 +155,17 @@ def enter(
     is_file: bool = False,
     mode: int = 0o777,
     uids: frozenset[int] = frozenset(),
-    on_link: OnLink | None = None,
+    on_symlink: OnSymlink | None = None,
     inside: os.stat_result | None = None,
 ) -> Place:
     """Enter an absolute path. Raises a Refused, or an OSError with the path so far.
 
-    `make` creates missing directories, except the path's end if `is_file`. `on_link` gets each link and its target, and
-    may raise. `inside`: a directory that the path must lead through.
+    `make` creates missing directories, except the path's end if `is_file`. `on_symlink` gets each link and its target,
+    and may raise. `inside`: a directory that the path must lead through.
     """
     way = _Way(rule, uids or frozenset((0, os.geteuid())))
     try:
-        place = way.enter(path, mode if make else None, is_file, on_link)
+        place = way.enter(path, mode if make else None, is_file, on_symlink)
         if inside is not None and not any(os.path.samestat(inside, entry.status) for _, entry in way.entered):
             raise Refused("outside", place.path)
         way.entered.pop()
@@ -185,7 +185,7 @@ class _Way:
         self._made: list[str] = []
         self.entered.append(self._entry(os.open("/", _ENTER | os.O_DIRECTORY)))
 
-    def enter(self, path: str, mode: int | None, is_file: bool, on_link: OnLink | None) -> Place:
+    def enter(self, path: str, mode: int | None, is_file: bool, on_symlink: OnSymlink | None) -> Place:
         pending, links = _parts(path), 0
         while pending:
             part = pending.pop()
@@ -213,8 +213,8 @@ class _Way:
             links += 1
             if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            if on_link is not None:
-                on_link(self.here, target)
+            if on_symlink is not None:
+                on_symlink(self.here, target)
             if target.startswith("/"):
                 self.leave(1)
             pending += _parts(target)

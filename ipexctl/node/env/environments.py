@@ -65,7 +65,7 @@ class RemoveRequest(PruneRequest):
     names: Sequence[str]
 
 
-class LinkRequest(EnvActionRequest):
+class SymlinkRequest(EnvActionRequest):
     link: str
 
 
@@ -300,7 +300,7 @@ def write_record(env: Path, record: Mapping[str, Any]) -> None:
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def link(request: LinkRequest) -> Json:
+def link(request: SymlinkRequest) -> Json:
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"environment {request['name']!r} does not exist", Fix("see: `ipexctl envs`"))
@@ -320,7 +320,7 @@ def link(request: LinkRequest) -> Json:
     return {}
 
 
-def unlink(request: LinkRequest) -> Json:
+def unlink(request: SymlinkRequest) -> Json:
     check_name(request["link"])
     link_path = Path(home_of(request, "envs"), "envs", request["link"])
     if link_target(link_path) == request["name"]:

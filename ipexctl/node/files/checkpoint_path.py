@@ -28,7 +28,7 @@ def enter_path(
     project: str = "",
     *,
     fix: str = OWN_CHECKPOINT,
-    link_fix: str = OWN_CHECKPOINT,
+    symlink_fix: str = OWN_CHECKPOINT,
     inside: os.stat_result | None = None,
 ) -> Place:
     """Raises an AgentError for a project's link, or if another account can change the place.
@@ -38,7 +38,7 @@ def enter_path(
     return enter_named(
         path,
         fix,
-        on_link=lambda here, target: _check_link(here, target, home, project, link_fix),
+        on_symlink=lambda here, target: _check_symlink(here, target, home, project, symlink_fix),
         inside=inside,
     )
 
@@ -52,7 +52,7 @@ def name_of_place(path: str, home: str) -> str:
     return path
 
 
-def _check_link(path: str, target: str, home: str, project: str, fix: str) -> None:
+def _check_symlink(path: str, target: str, home: str, project: str, fix: str) -> None:
     """Refuse a link that the project brought. `path` has no links in its directory."""
     found = _tree_of(path, home)
     if found is not None:

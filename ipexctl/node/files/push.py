@@ -71,7 +71,7 @@ def enter_data(text: str, home: str, *, is_file: bool) -> Place:
     """Path of SRC on this host. Raises an AgentError where no data may go."""
     account = os.path.realpath(os.path.expanduser("~"))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
-    place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=_OWN_PLACE, link_fix=OWN_DATA)
+    place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=_OWN_PLACE, symlink_fix=OWN_DATA)
     try:
         _check_path(place, account, own, is_file=is_file)
     except AgentError:

@@ -289,7 +289,7 @@ class _Repo:
             path, target = f"snapshots/{found.commit}/{file.path}", "../" * (file.path.count("/") + 2)
             entries.append(self._entry(path, "l", 0, f"{target}blobs/{file.blob}"))
             if not self._request["dry_run"]:
-                self._check_link(file, self._folder / path)
+                self._check_symlink(file, self._folder / path)
         for file in {file.blob: file for file in found.files}.values():
             size, sha256 = file.size, file.blob if len(file.blob) == 64 else ""
             if not self._request["dry_run"]:
@@ -302,7 +302,7 @@ class _Repo:
             entries += self._names(found.commit)
         return entries
 
-    def _check_link(self, file: _File, pointer: Path) -> None:
+    def _check_symlink(self, file: _File, pointer: Path) -> None:
         if not pointer.is_symlink():
             reason = f"{self._cache} is on a filesystem without symbolic links"
             raise AgentError(reason, "name a directory on another: --home DIR")

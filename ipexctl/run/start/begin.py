@@ -1,5 +1,5 @@
 """Starts a planned run: the supervisor on node0, job files and starters on the other hosts, then the launcher. While
-the project is compared, the supervisor starts, and each store gets RUNDIR/agent.zip, the run's own copy of the agent,
+the project is compared, the supervisor starts, and each home gets RUNDIR/agent.zip, the run's own copy of the agent,
 or a copy with bytecode from an earlier run. Token and secrets travel by stdin into files of mode 0600.
 """
 
@@ -26,7 +26,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, PATIENCE, START_CONFIRMED, STEP_SILENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Frame
-from ipexctl.node.common.job import ConnectivityRecord, Listen, StarterContact, StoreJob, jobs_of
+from ipexctl.node.common.job import ConnectivityRecord, HomeJob, Listen, StarterContact, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
 from ipexctl.node.common.records import RunStatus
@@ -59,7 +59,7 @@ class File:
 
 
 class Launch:
-    """One start of a run. Hosts that share a store get its files once."""
+    """One start of a run. Hosts that share a home get its files once."""
 
     def __init__(self, record: RunRecord, pool: SessionPool, retention: RetentionLimits | None = None) -> None:
         """The plan may have no directory yet. `retention`: limits by which older runs are pruned; None keeps them."""
@@ -68,7 +68,7 @@ class Launch:
         self._hosts = {host.name: host for host in record.nodes}
         self._node0, *self._others = (self._hosts[name] for name in plan.leaders)
         self._token = secrets.token_hex(32)
-        self._job = StoreJob(plan.rundir, self._token)
+        self._job = HomeJob(plan.rundir, self._token)
         self._stdin = StdinQueue()
         self._may_run = False
         self._agent = _agent_files(plan)
@@ -81,7 +81,7 @@ class Launch:
 
     def start_supervisor(self) -> None:
         """Call it first. While the rest is made ready, the supervisor on node0 listens and waits for its job, and the
-        other stores get the agent."""
+        other homes get the agent."""
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
         self._agents = run_in_background(self._upload_agents, "agents")
 
@@ -100,8 +100,8 @@ class Launch:
             raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
 
     def upload_jobs(self, plan: Plan, secrets: Mapping[str, str]) -> None:
-        """One round trip to each other host: its job, if the store has none yet, and its starter, which ends with the
-        supervisor that waits. The supervisor, which listens at the end, writes the files of node0's store. Raises a
+        """One round trip to each other host: its job, if the home has none yet, and its starter, which ends with the
+        supervisor that waits. The supervisor, which listens at the end, writes the files of node0's home. Raises a
         StartError. `plan`: the final one.
         """
         self._plan, self._job = plan, self._job._replace(secrets=secrets, bytecode=bytecode_path(plan))
@@ -230,7 +230,7 @@ class Launch:
 
 
 def bytecode_path(plan: Plan) -> str:
-    """Path of the agent with bytecode, which an earlier run of this version left in a store."""
+    """Path of the agent with bytecode, which an earlier run of this version left in a home."""
     if not plan.python_version:
         return ""
     digest = hashlib.sha256(agent_zip(*_agent_folders(plan))).hexdigest()
@@ -238,7 +238,7 @@ def bytecode_path(plan: Plan) -> str:
 
 
 def unpack_script(plan: Plan, retention: RetentionLimits | None = None, source: str = "") -> str:
-    """Lines of sh that unpack a store's private files and prune older runs there."""
+    """Lines of sh that unpack a home's private files and prune older runs there."""
     rundir, bytecode = shlex.quote(plan.rundir), bytecode_path(plan)
     use_bytecode = ""
     if bytecode:  # without it each rank compiles the agent (40 ms)

@@ -51,7 +51,7 @@ class ProjectUpload:
             on_step(describe_project(spec))
             return
         self._reading = run_in_background(self._read, "project")
-        if first_link(spec):
+        if first_symlink(spec):
             self.content()  # it may be refused, and then no host is asked anything
 
     def content(self, *, waits: bool = True) -> Project | None:
@@ -192,7 +192,7 @@ def check_synced_path(spec: RunSpec, manifest: Manifest) -> None:
 
 def check_unsynced_path(spec: RunSpec) -> None:
     """Refuse a path with a link if a project's file set the path: nobody can tell there whose link it is."""
-    if spec.asked.checkpoint_is_found and (link := first_link(spec)):
+    if spec.asked.checkpoint_is_found and (link := first_symlink(spec)):
         raise UserError(
             f"{_named(spec)}: {quote(link)} is a link, and a file that was found, not named, set this path",
             fix=_FIX,
@@ -203,7 +203,7 @@ def _named(spec: RunSpec) -> str:
     return f"--checkpoint {quote(spec.asked.checkpoint or '')}"
 
 
-def first_link(spec: RunSpec) -> str:
+def first_symlink(spec: RunSpec) -> str:
     """The first link of the project on the control machine in a relative path, synced or not; or empty."""
     return next((path for path in _parts_of(spec) if (spec.project.root / path).is_symlink()), "")
 

@@ -38,10 +38,10 @@ from ipexctl.node.env.env_replies import (
 )
 from ipexctl.node.env.environments import (
     CheckRequest,
-    LinkRequest,
     NoteRequest,
     PruneRequest,
     RemoveRequest,
+    SymlinkRequest,
     UsedRequest,
 )
 from ipexctl.node.env.unpacked import LockedWheel, UnpackedRequest
@@ -202,11 +202,11 @@ class EnvClient:
         return outcome
 
     def link(self, name: str, link: str) -> None:
-        request: LinkRequest = {"home": self.home, "name": name, "link": link}
+        request: SymlinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("link", request)
 
     def unlink(self, name: str, link: str) -> None:
-        request: LinkRequest = {"home": self.home, "name": name, "link": link}
+        request: SymlinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("unlink", request)
 
     def add_request(self, name: str, request: Json) -> None:

@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ipexctl.node.common.records import KEEPS_STORE, TrainingProgress
+from ipexctl.node.common.records import KEEPS_TCP_STORE, TrainingProgress
 from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import format_count, printable, readable, rough_duration
 from ipexctl.ui.run.end_of_run import (
@@ -286,7 +286,7 @@ def _state_text(row: Row) -> str:
         return f"exit {status.exit_code}"
     if status.figures.unheard is not None:
         return "unheard"
-    return "ended" if status.state == "running" and status.figures.waits_in == KEEPS_STORE else status.state
+    return "ended" if status.state == "running" and status.figures.waits_in == KEEPS_TCP_STORE else status.state
 
 
 def _log_title(state: RunState) -> Rule:

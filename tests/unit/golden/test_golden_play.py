@@ -14,7 +14,7 @@ from golden_file import Case, golden_diff, refusal, refused
 import test_play_templates as templates
 from case_table import literals_of
 from ipexctl.addons.play.modules.host_script import ScriptResult
-from ipexctl.addons.play.modules.tune import LINK_FIX
+from ipexctl.addons.play.modules.tune import SYMLINK_FIX
 from ipexctl.addons.play.options import BadOption, Option, convert_value, fill_environment
 from ipexctl.addons.play.playbook import find_playbook
 from ipexctl.addons.play.prepare import TaskSelection, hosts_of, select_tasks
@@ -161,7 +161,7 @@ def of_refused_links() -> list[Case]:
     cases = []
     for target in ("/etc/cron.d", "../x\n\x1b[2J"):
         completed = ScriptResult(95, b"", f"\x1elink\x1ealice\x1e/tmp/app/conf\x1e{target}".encode())
-        for name, result in (("copy", completed.failure()), ("tune", completed.failure(link_fix=LINK_FIX))):
+        for name, result in (("copy", completed.failure()), ("tune", completed.failure(symlink_fix=SYMLINK_FIX))):
             cases.append(Case(f"{name} below a link to {target!r}", result.reason, result.fix))
     return cases
 

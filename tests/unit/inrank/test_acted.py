@@ -17,7 +17,7 @@ from ipexctl.node.common.records import read_status
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", acted.COPY, "TOLD"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(acted, "levers", {})
+    monkeypatch.setattr(acted, "acting_levers", {})
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ WATCHED = {**rank_hooks.METERED, **rank_hooks.PROFILED, **rank_hooks.RENDEZVOUS}
 CALLS = {
     "meter": rank_hooks.METERED,
     "profiler": rank_hooks.PROFILED,
-    "store": rank_hooks.RENDEZVOUS,
+    "tcp_store": rank_hooks.RENDEZVOUS,
 }
 EXPECTED = [
     *(f"{module} {function} {name}" for module, calls in CALLS.items() for name, function in calls.items()),
@@ -149,7 +149,7 @@ def run(place: Path, argv: list[str]) -> subprocess.CompletedProcess[str]:
 def test_each_hook_acts_once_in_the_process_that_imports(place: Path, way: str, asked: str) -> None:
     found = run_script(place, way, asked, ["train_it.py"])
     is_new_process = way in ("spawn", "forkserver")
-    expected = [line for line in EXPECTED if not (is_new_process and line.startswith("store"))]  # it has no pipe
+    expected = [line for line in EXPECTED if not (is_new_process and line.startswith("tcp_store"))]  # it has no pipe
     if is_new_process and asked not in ("[]", '["torch"]'):
         # Python imports the package of a module that is asked for: here also in the parent, which has its own hooks.
         expected += [

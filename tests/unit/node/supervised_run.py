@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from ipexctl.node.common.job import Master, Start, StoreJob
+from ipexctl.node.common.job import HomeJob, Master, Start
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
 from ipexctl.node.run.connection import messages
@@ -40,7 +40,7 @@ class Supervised:
         hosts = [f"node{rank // per_host + 1}" for rank in range(ranks)]
         asked = {name: given.pop(name) for name in _ASKED if name in given}
         plan = small_plan(hosts, asked=asked, **given)
-        start = Start(plan, StoreJob(plan.rundir, "t" * 64), notify=notify)
+        start = Start(plan, HomeJob(plan.rundir, "t" * 64), notify=notify)
         status = RunStatus(
             "r", "starting", node0="node1", restarts=plan.asked.max_restarts, supervisor=ProcessIdentity(1)
         )

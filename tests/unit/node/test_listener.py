@@ -14,7 +14,14 @@ from ipexctl.node.common import listener
 from ipexctl.node.common import listener as rules
 from ipexctl.node.common.frames import FrameReader, decode_json, encode_json
 from ipexctl.node.common.listener import Listener
-from ipexctl.node.common.token_proof import FILES, ClientHandshake, ConnectionBroken, Link, ServerHandshake, ready
+from ipexctl.node.common.token_proof import (
+    FILES,
+    ClientHandshake,
+    ConnectionBroken,
+    MessageSocket,
+    ServerHandshake,
+    ready,
+)
 
 TOKEN = "0123456789abcdef" * 4
 
@@ -25,18 +32,18 @@ class Port:
     def __init__(self, stack: ExitStack) -> None:
         self.stack = stack
         self.socket = listener.listen("127.0.0.1")
-        self.clients: list[Link] = []
+        self.clients: list[MessageSocket] = []
         self.refuse = False
         self.listener = Listener([self.socket], TOKEN, FILES, self.take)
         stack.callback(self.listener.close)
 
-    def take(self, link: Link, handshake: ServerHandshake, _: dict[str, Any]) -> None:
+    def take(self, conn: MessageSocket, handshake: ServerHandshake, _: dict[str, Any]) -> None:
         if self.refuse:
             raise ConnectionBroken("not now")
-        link.send(encode_json(handshake.welcome()))
-        link.flush()
-        self.clients.append(link)
-        self.stack.callback(link.close)
+        conn.send(encode_json(handshake.welcome()))
+        conn.flush()
+        self.clients.append(conn)
+        self.stack.callback(conn.close)
 
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
         port = self.socket.getsockname()[1]
@@ -89,7 +96,7 @@ def test_client_with_the_token_is_handed_over_and_another_is_refused(port: Port)
     good.sendall(hello(good))
     bad.sendall(hello(bad, "f" * 64))
     port.step(2)
-    assert [link.sock.getpeername() for link in port.clients] == [good.getsockname()]
+    assert [conn.sock.getpeername() for conn in port.clients] == [good.getsockname()]
     assert messages_of(good) == ["welcome", "open"]
     assert messages_of(bad) == ["refused"]
     assert port.listener.readers() == [port.socket]
@@ -147,10 +154,10 @@ def test_connection_is_closed_after_its_time_however_much_it_sends(port: Port) -
     conn = port.accept()
     conn.sendall(b"\0\0\1\0J ")
     port.step()
-    (link,) = port.listener._unauthenticated
-    port.listener.drop_late(link.began + rules.AUTHENTICATION_TIME - 0.1)
+    (conn,) = port.listener._unauthenticated
+    port.listener.drop_late(conn.began + rules.AUTHENTICATION_TIME - 0.1)
     assert messages_of(conn) == ["challenge", "open"]
-    port.listener.drop_late(link.began + rules.AUTHENTICATION_TIME + 0.1)
+    port.listener.drop_late(conn.began + rules.AUTHENTICATION_TIME + 0.1)
     assert messages_of(conn) == []
 
 

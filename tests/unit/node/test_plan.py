@@ -9,13 +9,13 @@ import pytest
 from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.job import StoreJob, jobs_of, read_job
+from ipexctl.node.common.job import HomeJob, jobs_of, read_job
 from ipexctl.node.common.plan import OtherRun, Plan, host_of, read_plan, to_json, variables_of
 from ipexctl.node.run.rank.rank_env import ranks_here
 from plan_helpers import small_plan
 
 HOSTS = (machine(cpu(64, 2), 1), machine(cpu(16), 2))
-JOB = StoreJob("/h/runs/r", "t" * 64, {"TOKEN": "hunter2"})
+JOB = HomeJob("/h/runs/r", "t" * 64, {"TOKEN": "hunter2"})
 
 
 def read_back(found: Plan, *here: str) -> Plan:

@@ -24,7 +24,7 @@ from ipexctl.node.common.token_proof import (
     ClientHandshake,
     ConnectionBroken,
     HandshakeError,
-    Link,
+    MessageSocket,
     ServerHandshake,
     derive_token,
 )
@@ -221,7 +221,7 @@ def test_frame_before_the_handshake_is_bounded(data: bytes, error: type[Exceptio
         other.sendall(data)
         other.close()
         with pytest.raises(error):
-            list(Link(own).receive())
+            list(MessageSocket(own).receive())
 
 
 def test_truncated_hello_is_no_message() -> None:
@@ -229,11 +229,11 @@ def test_truncated_hello_is_no_message() -> None:
     hello = encode_json(ClientHandshake(TOKEN, RANKS).hello(server.challenge()))
     own, other = socket.socketpair()
     with own, other:
-        link = Link(own)
+        conn = MessageSocket(own)
         other.sendall(hello[:-1])
-        assert list(link.receive()) == []
-        assert link.reader.has_rest
+        assert list(conn.receive()) == []
+        assert conn.reader.has_rest
         other.sendall(hello[-1:])
-        ((_, payload),) = link.receive()
+        ((_, payload),) = conn.receive()
         server.check(decode_json(payload))
-        assert not link.reader.has_rest
+        assert not conn.reader.has_rest

@@ -38,7 +38,7 @@ _FIXES: Final = {
     "quota": "free some space there, then run it again",
 }
 """Words of other programs → fix."""
-_LINK_FIX: Final = (
+_SYMLINK_FIX: Final = (
     "if {owner} may choose the place: follow: true; otherwise use the real path, without the link, in the task"
 )
 _REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
@@ -59,13 +59,13 @@ class ScriptResult:
     def last_error(self) -> str:
         return _SH_PREFIX.sub("", script_error(self.stderr).text)
 
-    def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> TaskResult:
+    def failure(self, *, symlink_fix: str = _SYMLINK_FIX, **data: object) -> TaskResult:
         """Failed result of a script: its last error line, and a fix if the cause is known."""
         if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
             owner, link, target = (field.decode(errors="replace") for field in refused.groups())
             reason = f"{quote(link)} is a link of the account {owner} to {quote(target)}: it is not followed"
             fields = {"link": link, "owner": owner, "target": target}
-            return failure(reason, link_fix.format(owner=owner), **data, refused_link=fields)
+            return failure(reason, symlink_fix.format(owner=owner), **data, refused_link=fields)
         error = self.last_error
         code = script_error(self.stderr).code
         if code is None:

@@ -15,7 +15,7 @@ from ipexctl.addons.play.variables import PlayContext
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
-LINK_FIX: Final = "use the home's real path, without links of other accounts: --home DIR"
+SYMLINK_FIX: Final = "use the home's real path, without links of other accounts: --home DIR"
 # HOME/tune.before has one line for each setting. `enter.sh` makes the home the current directory, and `home.sh` checks
 # that it is a home. With `become`, tune has a directory of its own.
 _TUNE: Final = (
@@ -108,7 +108,9 @@ def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
     completed = run_sh(context, session, call, home_functions() + _TUNE, arguments)
     if completed.rc != 0:
         refused = home_refusal(completed.last_error, home)
-        return failure(refused.reason, refused.fix) if refused is not None else completed.failure(link_fix=LINK_FIX)
+        return (
+            failure(refused.reason, refused.fix) if refused is not None else completed.failure(symlink_fix=SYMLINK_FIX)
+        )
     lines = completed.stdout.decode(errors="replace").splitlines()
     return _result([_Outcome(*(*line.split("\t"), "", "", "", "")[:5]) for line in lines], is_home=is_home)
 

@@ -17,7 +17,7 @@ from ipexctl.node.common.token_proof import (
     ClientHandshake,
     ConnectionBroken,
     HandshakeError,
-    Link,
+    MessageSocket,
     OrderProof,
     Pollable,
     message,
@@ -55,7 +55,7 @@ class SupervisorClient:
     ) -> None:
         """`takes_orders`: the supervisor proves each message after the welcome, and any other breaks the connection."""
         self.contact = Contact(tuple(addresses), last_received=now, turned_at=now)
-        self._link: Link | None = None
+        self._conn: MessageSocket | None = None
         self._token = token
         self._identity = identity
         self._resume = resume
@@ -65,24 +65,24 @@ class SupervisorClient:
         self._orders: OrderProof | None = None
         self._refused_at: list[float] = []
 
-    def readers(self) -> list[Link]:
-        return [self._link] if self._link is not None and self.contact.stage is not Stage.CONNECTING else []
+    def readers(self) -> list[MessageSocket]:
+        return [self._conn] if self._conn is not None and self.contact.stage is not Stage.CONNECTING else []
 
-    def writers(self) -> list[Link]:
+    def writers(self) -> list[MessageSocket]:
         is_connecting = self.contact.stage is Stage.CONNECTING
-        return [self._link] if self._link is not None and (is_connecting or self._link.pending) else []
+        return [self._conn] if self._conn is not None and (is_connecting or self._conn.pending) else []
 
     @property
     def room(self) -> int:
-        return MAX_PENDING - self._link.pending if self._link is not None and self.contact.is_up else 0
+        return MAX_PENDING - self._conn.pending if self._conn is not None and self.contact.is_up else 0
 
     def send_message(self, t: str, **fields: Any) -> None:
-        if self._link is not None and self.contact.is_up:
-            self._link.send(message(t, **fields))
+        if self._conn is not None and self.contact.is_up:
+            self._conn.send(message(t, **fields))
 
     def send(self, data: bytes) -> None:
-        if self._link is not None:
-            self._link.send(data)
+        if self._conn is not None:
+            self._conn.send(data)
 
     def step(self, now: float) -> None:
         due = self.contact.due(now)
@@ -92,10 +92,10 @@ class SupervisorClient:
             self._connect(now)
         elif due is Due.DROP:
             self._drop("the supervisor doesn't answer", now)
-        elif due is Due.LEAVE and self._link is not None:
-            self._link.send(message("reconnecting"))
+        elif due is Due.LEAVE and self._conn is not None:
+            self._conn.send(message("reconnecting"))
             with contextlib.suppress(ConnectionBroken):
-                self._link.flush()
+                self._conn.flush()
             self._drop("the supervisor is silent", now)
 
     def _connect(self, now: float) -> None:
@@ -110,7 +110,7 @@ class SupervisorClient:
             except OSError as error:
                 code = error.errno or errno.EIO
             if sock is not None and code in (0, errno.EINPROGRESS):
-                self._link = Link(sock)
+                self._conn = MessageSocket(sock)
                 self.contact = self.contact.on_connecting(now)
                 return
             if sock is not None:
@@ -119,33 +119,33 @@ class SupervisorClient:
 
     def _drop(self, reason: str, now: float, code: int = 0) -> None:
         """`code`: errno, if the connection could not be made."""
-        if self._link is not None:
-            self._link.close()
-        self._link = self._handshake = self._orders = None
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = self._handshake = self._orders = None
         self.contact = self.contact.on_break(reason, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
         messages: list[Json] = []
-        link = self._link
-        if link is None:
+        conn = self._conn
+        if conn is None:
             return messages
         try:
-            if self.contact.stage is Stage.CONNECTING and link in writable:
-                code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if self.contact.stage is Stage.CONNECTING and conn in writable:
+                code = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code:
                     self._drop(os.strerror(code), now, code)
                     return messages
                 self.contact = self.contact.on_taken()
-            if link in readable:
-                for kind, payload in link.receive():
-                    self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages, now)
+            if conn in readable:
+                for kind, payload in conn.receive():
+                    self._on_message(conn, decode_json(payload) if kind == b"J" else {}, messages, now)
             if self.contact.stage is not Stage.CONNECTING:
-                link.flush()
+                conn.flush()
         except (ConnectionBroken, FrameError, HandshakeError) as broken:
             self._drop(str(broken), now)
         return messages
 
-    def _on_message(self, link: Link, received: Json, messages: list[Json], now: float) -> None:
+    def _on_message(self, conn: MessageSocket, received: Json, messages: list[Json], now: float) -> None:
         if self.contact.is_up:
             if self._orders is not None:
                 self._check_order(self._orders, received, now)
@@ -157,13 +157,13 @@ class SupervisorClient:
                 refused = [at for at in self._refused_at if now - at < REFUSALS_KEPT]
                 identity = {**self._identity, "refused": len(refused)} if refused else self._identity
                 self._handshake = ClientHandshake(self._token, RANKS, **identity)
-                link.send(encode_json(self._handshake.hello(received)))
+                conn.send(encode_json(self._handshake.hello(received)))
                 return
             self._handshake.check(received)
         except HandshakeError as error:
             self.contact = self.contact.on_stranger()
             raise ConnectionBroken(f"it is not the supervisor of this run: {error}") from None
-        link.reader.max_frame = MAX_FRAME
+        conn.reader.max_frame = MAX_FRAME
         self._orders = self._handshake.order_proof() if self._takes_orders else None
         self._handshake = None
         self.contact = self.contact.on_welcome(now)

@@ -16,7 +16,14 @@ from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encod
 from ipexctl.node.common.json_records import JsonError, read_json_file
 from ipexctl.node.common.listener import resolve
 from ipexctl.node.common.node_limits import SUPERVISOR_CONNECT
-from ipexctl.node.common.token_proof import SHELL, ClientHandshake, ConnectionBroken, HandshakeError, Link, ready
+from ipexctl.node.common.token_proof import (
+    SHELL,
+    ClientHandshake,
+    ConnectionBroken,
+    HandshakeError,
+    MessageSocket,
+    ready,
+)
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -68,20 +75,20 @@ class ShellCall:
         family, address = resolve(self._contact["address"], self._contact["port"])
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.connect(address)
-            link, handshake = Link(sock), ClientHandshake(self._contact["token"], SHELL)
+            conn, handshake = MessageSocket(sock), ClientHandshake(self._contact["token"], SHELL)
             is_greeted = False
             while True:
-                link.flush()
-                ready([link], [link] if link.pending else [], 5.0)
-                for _, payload in link.receive():
+                conn.flush()
+                ready([conn], [conn] if conn.pending else [], 5.0)
+                for _, payload in conn.receive():
                     message = decode_json(payload)
                     if not is_greeted:
-                        link.send(encode_json(handshake.hello(message)))
+                        conn.send(encode_json(handshake.hello(message)))
                         is_greeted = True
                     elif not self._is_met:
                         handshake.check(message)
-                        self._is_met, link.reader.max_frame = True, MAX_FRAME
-                        link.send(encode_json(self._call))
+                        self._is_met, conn.reader.max_frame = True, MAX_FRAME
+                        conn.send(encode_json(self._call))
                     elif message["t"] == "output":
                         write_all(_STREAMS[message["stream"]], message["text"].encode("latin-1"))
                     elif message["t"] == "ended":

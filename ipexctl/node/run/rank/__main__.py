@@ -22,7 +22,7 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.clock import starvation
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
-from ipexctl.node.common.job import Master, StoreJob, read_job
+from ipexctl.node.common.job import HomeJob, Master, read_job
 from ipexctl.node.common.json_records import encode, read_json_file
 from ipexctl.node.common.listener import is_of_this_machine, own_port
 from ipexctl.node.common.liveness import RESERVED_FILE
@@ -98,7 +98,7 @@ class CommandWatch:
 
 
 class Rank:
-    def __init__(self, plan: Plan, job: StoreJob, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, plan: Plan, job: HomeJob, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.plan, self.job, self.path, self.rank = plan, job, path, rank
         self.host, options = host_of(plan, rank), plan.asked
         self.own = next(each for each in self.host.ranks if each.rank == rank)

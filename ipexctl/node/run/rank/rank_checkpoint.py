@@ -1,4 +1,4 @@
-"""Starts the checkpoint-exchange process (`node/files/checkpoint.py`) from the lowest rank of each store."""
+"""Starts the checkpoint-exchange process (`node/files/checkpoint.py`) from the lowest rank of each home."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ipexctl.node.common.rank_options import OF_VARIABLES
 from ipexctl.node.common.records import Detail, FullDisk
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.job import Master, StoreJob
+    from ipexctl.node.common.job import HomeJob, Master
     from ipexctl.node.common.plan import Plan
 
 RANKS = (*each_of(lambda mpi: mpi.number), "SLURM_PROCID")
@@ -51,12 +51,12 @@ class RankStartError(Exception):
         self.detail = detail
 
 
-def ranks_here(plan: Plan, job: StoreJob) -> tuple[int, ...]:
+def ranks_here(plan: Plan, job: HomeJob) -> tuple[int, ...]:
     """Ranks on the hosts that share the job file."""
     return tuple(rank.rank for rank in plan.ranks if rank.host in job.here)
 
 
-def find_rank(plan: Plan, job: StoreJob, given: str = "") -> int:
+def find_rank(plan: Plan, job: HomeJob, given: str = "") -> int:
     """The number of this rank. `given`: the number if no mpirun sets it."""
     here = ranks_here(plan, job)
     if given and int(given) in here:

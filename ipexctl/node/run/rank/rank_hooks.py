@@ -50,7 +50,7 @@ RENDEZVOUS = {
     "torch.distributed.rendezvous": "watch_rendezvous",
     "torch.distributed.distributed_c10d": "watch_groups",
 }
-"""The same for `ipexctl_inrank.store`."""
+"""The same for `ipexctl_inrank.tcp_store`."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
 FP32_OPTION = FP32_MATH, "--fp32-math bf16"
 OLDEST_ROUNDING = (2, 3)
@@ -181,23 +181,23 @@ def install_notes() -> None:
     sys.excepthook = sys.__excepthook__ = (
         notes.excepthook
     )  # the same object: some libraries install their hook only then
-    atexit.register(keep_store, notes)
+    atexit.register(keep_tcp_store, notes)
     atexit.register(notes.at_end)
     for name in RENDEZVOUS:
-        call_after_import(name, watch_store)
+        call_after_import(name, watch_tcp_store)
     call_after_import("multiprocessing.popen_fork", notes.watch_children)
 
 
-def watch_store(module: Any) -> None:
-    call_in_rank("store", RENDEZVOUS[module.__name__], module)
+def watch_tcp_store(module: Any) -> None:
+    call_in_rank("tcp_store", RENDEZVOUS[module.__name__], module)
 
 
-def keep_store(notes: Notes) -> None:
+def keep_tcp_store(notes: Notes) -> None:
     """Keep rank 0's store for the other ranks, unless the script failed, which ends them."""
-    store: Any = sys.modules.get(f"{PACKAGE}.store")
+    store: Any = sys.modules.get(f"{PACKAGE}.tcp_store")
     if store is not None and not notes.has_failed:
         try:
-            store.keep_store_for_other_ranks()
+            store.keep_tcp_store_for_other_ranks()
         except Exception:  # noqa: BLE001  # the store ends with rank 0 then
             return
 

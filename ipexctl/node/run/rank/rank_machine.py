@@ -131,7 +131,7 @@ class Turn(NamedTuple):
 
 class WrapperState(NamedTuple):
     is_lowest: bool = False
-    """True for the rank that takes part in the checkpoint exchange for all ranks of its store."""
+    """True for the rank that takes part in the checkpoint exchange for all ranks of its home."""
     phase: Phase = Phase.CONNECTING
     bond: Bond = Bond.HELD
     lost_reason: str = ""
@@ -174,7 +174,7 @@ class WrapperState(NamedTuple):
     had_ended: bool = False
     """True if the command had exited when it was told to."""
     left: Json | None = None
-    """Set once its script has ended without an exception, before it was told to: rank 0 keeps its store afterwards."""
+    """Set once its script has ended without an exception, before it was told to: rank 0 keeps its TCP store then."""
     end_sent: bool = False
     outside_signal: int | None = None
     """The first signal that ends the wrapper, from any process but the supervisor, if the command was running."""

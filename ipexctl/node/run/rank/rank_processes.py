@@ -28,7 +28,7 @@ from ipexctl.node.common.processes import (
     read_stat,
     read_text,
 )
-from ipexctl.node.common.records import KEEPS_STORE
+from ipexctl.node.common.records import KEEPS_TCP_STORE
 
 if TYPE_CHECKING:
     from ipexctl.node.common.environ import ProcessLimits
@@ -151,8 +151,8 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def read_wait_channel(pid: int) -> str:
-    if read_text(f"/proc/{pid}/comm").strip() == KEEPS_STORE:
-        return KEEPS_STORE
+    if read_text(f"/proc/{pid}/comm").strip() == KEEPS_TCP_STORE:
+        return KEEPS_TCP_STORE
     wchan = read_text(f"/proc/{pid}/wchan").strip()
     return "" if wchan == "0" else wchan
 

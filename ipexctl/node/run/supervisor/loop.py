@@ -507,7 +507,7 @@ class SupervisorLoop:
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
     def begin_exchange(self, plan: Plan) -> CheckpointExchange:
-        """Start the checkpoint exchange between the lowest ranks of the stores. All ranks wait for its end."""
+        """Start the checkpoint exchange between the lowest ranks of the homes. All ranks wait for its end."""
         from ipexctl.node.run.supervisor.checkpoint_exchange import (
             CheckpointExchange,  # few runs need it, and its imports
         )
@@ -615,13 +615,13 @@ class SupervisorLoop:
             self.calls.find(each.name, each.word, self.rundir)
 
     def prepare_hosts(self, _: m.SupervisorAct) -> None:
-        """Write the hostfile and node0's job file, and send other stores their jobs. Without logins, `start_orders`
+        """Write the hostfile and node0's job file, and send other homes their jobs. Without logins, `start_orders`
         carries them."""
         self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
         names = tuple(host.name for host in plan.hosts)
         jobs = jobs_of(plan, self.state.start.job._replace(hosts=names, attempt=attempt))
-        self.jobs = {store: json.dumps(job._asdict()) for store, job in jobs.items()}
+        self.jobs = {home: json.dumps(job._asdict()) for home, job in jobs.items()}
         own, path = plan.stores[plan.node0], self.record.path(job_file(attempt))
         try:
             write_atomically(path, self.jobs[own].encode(), durable=False)
@@ -633,9 +633,9 @@ class SupervisorLoop:
             return
         self.calls = HostCalls(self.state.shell, shell_environment(plan), self.state.starvation)
         firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
-        for store, first in firsts.items() if self.state.shell else ():
-            if store != own:
-                self.calls.give_job(first.name, first.word, path, self.jobs[store])
+        for home, first in firsts.items() if self.state.shell else ():
+            if home != own:
+                self.calls.give_job(first.name, first.word, path, self.jobs[home])
         self.refused: dict[str, str] = {}
         self.take_answers()
 

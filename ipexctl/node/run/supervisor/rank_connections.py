@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
 from ipexctl.node.common.listener import Listener
-from ipexctl.node.common.token_proof import RANKS, ConnectionBroken, Link, Pollable, message
+from ipexctl.node.common.token_proof import RANKS, ConnectionBroken, MessageSocket, Pollable, message
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, Happened
 from ipexctl.node.run.supervisor.starter_connections import StarterConnections, StarterOwner
@@ -40,7 +40,7 @@ class RankConnection:
             sink.host = host
 
     def reset(self) -> None:
-        self.link: Link | None = None
+        self.conn: MessageSocket | None = None
         self.printed_at: dict[str, float] = {}
         self.has_exited = False
         self.ends: messages.Ends = {}
@@ -101,7 +101,7 @@ class RankConnections:
         self.written_at = 0.0
         self._owner = owner
         self._now = 0.0
-        self._peers: dict[Link, RankConnection] = {}
+        self._peers: dict[MessageSocket, RankConnection] = {}
         self._with_new_output: dict[int, RankConnection] = {}
 
     def add(self, peer: RankConnection) -> None:
@@ -111,18 +111,18 @@ class RankConnections:
     def readers(self) -> list[Pollable]:
         return [*self.listener.readers(), *self._peers, *self.starters.readers()]
 
-    def writers(self) -> list[Link]:
+    def writers(self) -> list[MessageSocket]:
         return [*self.listener.writers(), *self._peers_to_write(), *self.starters.writers()]
 
-    def _peers_to_write(self) -> list[Link]:
-        return [link for link in self._peers if link.pending]
+    def _peers_to_write(self) -> list[MessageSocket]:
+        return [conn for conn in self._peers if conn.pending]
 
     def handle_ready(self, readable: Sequence[Pollable], now: float) -> bool:
         self._now = now
         for reader in readable:
-            if isinstance(reader, Link) and reader in self._peers:
+            if isinstance(reader, MessageSocket) and reader in self._peers:
                 self._drop_on_error(reader, self._receive)
-        self.starters.handle_ready([reader for reader in readable if isinstance(reader, Link)])
+        self.starters.handle_ready([reader for reader in readable if isinstance(reader, MessageSocket)])
         self.listener.handle_ready(readable)
         has_output = bool(self._with_new_output)
         if has_output:
@@ -132,14 +132,14 @@ class RankConnections:
             if is_much or peer.has_exited:  # a rank that has exited waits for the acknowledgement
                 self.acknowledge(peer)
         self._with_new_output.clear()
-        for link in self._peers_to_write():
-            self._drop_on_error(link, self._flush)
+        for conn in self._peers_to_write():
+            self._drop_on_error(conn, self._flush)
         return has_output
 
     def send_message(self, peer: RankConnection, t: str, **fields: Any) -> bool:
-        if peer.link is None:
+        if peer.conn is None:
             return False
-        peer.link.send(message(t, **fields))
+        peer.conn.send(message(t, **fields))
         return True
 
     def acknowledge(self, peer: RankConnection) -> None:
@@ -148,7 +148,7 @@ class RankConnections:
         self.send_message(peer, "ack", **offsets)
 
     def received(self) -> dict[int, float]:
-        return {peer.rank: link.last_received for link, peer in self._peers.items()}
+        return {peer.rank: conn.last_received for conn, peer in self._peers.items()}
 
     def printed_at(self) -> float:
         return max((at for peer in self.all.values() for at in peer.printed_at.values()), default=0.0)
@@ -158,44 +158,44 @@ class RankConnections:
             self.send_message(peer, "rewind", **peer.offsets())
 
     def drop(self, peer: RankConnection) -> None:
-        if peer.link is not None:
-            self._forget(peer.link)
+        if peer.conn is not None:
+            self._forget(peer.conn)
 
     def drop_all(self) -> None:
         """Drop all connections, so that messages of this attempt can't reach the next."""
         self.listener.drop_all()
-        for link in list(self._peers):
-            self._forget(link)
+        for conn in list(self._peers):
+            self._forget(conn)
 
     def dismiss(self) -> None:
         for peer in self.all.values():
-            if self.send_message(peer, "remove-job") and self.send_message(peer, "release") and peer.link is not None:
-                self._drop_on_error(peer.link, Link.flush)
+            if self.send_message(peer, "remove-job") and self.send_message(peer, "release") and peer.conn is not None:
+                self._drop_on_error(peer.conn, MessageSocket.flush)
         self.drop_all()
         self.starters.dismiss()
         self.listener.close()
 
-    def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
+    def _drop_on_error(self, conn: MessageSocket, action: Callable[[MessageSocket], None]) -> None:
         try:
-            action(link)
+            action(conn)
         except ConnectionBroken as broken:
-            self._drop(link, closed_by_peer=str(broken) in CLOSED_BY_PEER)
+            self._drop(conn, closed_by_peer=str(broken) in CLOSED_BY_PEER)
         except FrameError as error:
-            peer = self._peers.get(link)
-            self._drop(link)
+            peer = self._peers.get(conn)
+            self._drop(conn)
             if peer is not None:
                 self._owner.on_message(peer, messages.Complaint("malformed", str(error)))
 
-    def _flush(self, link: Link) -> None:
+    def _flush(self, conn: MessageSocket) -> None:
         try:
-            link.flush()
+            conn.flush()
         except ConnectionBroken:
-            self._receive(link)  # the rank may have announced that it will reconnect
+            self._receive(conn)  # the rank may have announced that it will reconnect
             raise
 
-    def _receive(self, link: Link) -> None:
-        for kind, payload in link.receive():
-            peer = self._peers[link]
+    def _receive(self, conn: MessageSocket) -> None:
+        for kind, payload in conn.receive():
+            peer = self._peers[conn]
             if kind == b"J":
                 received = messages.read_message(payload)
                 if received is messages.BareMessage.REWOUND:
@@ -203,7 +203,7 @@ class RankConnections:
                 self._owner.on_message(peer, received)
             else:
                 self._write_output(peer, decode_chunk(kind, payload))
-            if link not in self._peers:
+            if conn not in self._peers:
                 return
 
     def _write_output(self, peer: RankConnection, chunk: Chunk) -> None:
@@ -215,43 +215,45 @@ class RankConnections:
         elif not was_full:
             self._owner.on_event(Happened.OUTPUT_REFUSED)
 
-    def _on_client(self, link: Link, handshake: ServerHandshake, fields: Json) -> None:
+    def _on_client(self, conn: MessageSocket, handshake: ServerHandshake, fields: Json) -> None:
         """Take over a rank's connection. It replaces an older one of the same rank."""
         hello = messages.read_hello(fields)
         if isinstance(hello, messages.StarterHello):
-            self.starters.accept(link, handshake, hello)
+            self.starters.accept(conn, handshake, hello)
             return
         peer = self.all.get(hello.rank)
         if peer is None:
             raise ConnectionBroken("the run has no such rank")
-        link.reader.max_frame = MAX_FRAME
+        conn.reader.max_frame = MAX_FRAME
         if not self._owner.may_connect(hello):
-            self._send_welcome(link, peer, handshake, stop=True)
-            link.flush()
+            self._send_welcome(conn, peer, handshake, stop=True)
+            conn.flush()
             raise ConnectionBroken("another wrapper process is connected as this rank")
-        if peer.link is not None:
-            self._drop(peer.link)
-        self._peers[link] = peer
-        peer.link = link
+        if peer.conn is not None:
+            self._drop(peer.conn)
+        self._peers[conn] = peer
+        peer.conn = conn
         for sink in peer.sinks.values():
             sink.full = sink.full and self._owner.is_disk_full
-        self._send_welcome(link, peer, handshake)
+        self._send_welcome(conn, peer, handshake)
         self._owner.on_message(peer, hello)
 
-    def _send_welcome(self, link: Link, peer: RankConnection, handshake: ServerHandshake, **more: object) -> None:
+    def _send_welcome(
+        self, conn: MessageSocket, peer: RankConnection, handshake: ServerHandshake, **more: object
+    ) -> None:
         fields = {**peer.offsets(), **self._owner.welcome(), **more}
-        link.send(encode_json(handshake.welcome(**fields)))
+        conn.send(encode_json(handshake.welcome(**fields)))
 
-    def _drop(self, link: Link, *, closed_by_peer: bool = False) -> None:
-        peer = self._forget(link)
+    def _drop(self, conn: MessageSocket, *, closed_by_peer: bool = False) -> None:
+        peer = self._forget(conn)
         if peer is not None:
-            self._owner.on_event(Disconnected(peer.rank, link.last_received, closed_by_peer))
+            self._owner.on_event(Disconnected(peer.rank, conn.last_received, closed_by_peer))
 
-    def _forget(self, link: Link) -> RankConnection | None:
+    def _forget(self, conn: MessageSocket) -> RankConnection | None:
         """Close a connection; returns its rank, or None if the rank has a newer connection."""
-        link.close()
-        peer = self._peers.pop(link, None)
-        if peer is None or peer.link is not link:
+        conn.close()
+        peer = self._peers.pop(conn, None)
+        if peer is None or peer.conn is not conn:
             return None
-        peer.link = None
+        peer.conn = None
         return peer

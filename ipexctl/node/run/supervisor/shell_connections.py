@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
 from ipexctl.node.common.listener import Listener
-from ipexctl.node.common.token_proof import SHELL, ConnectionBroken, Link, Pollable, message
+from ipexctl.node.common.token_proof import SHELL, ConnectionBroken, MessageSocket, Pollable, message
 from ipexctl.node.run.connection.messages import ShellOutput
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Starters(Protocol):
 
 
 class ShellLine(NamedTuple):
-    link: Link
+    conn: MessageSocket
     host: str = ""
     order: Json | None = None
     """None until the caller has sent the line."""
@@ -54,18 +54,18 @@ class ShellConnections:
         self._last = 0
 
     def readers(self) -> list[Pollable]:
-        return [*self.listener.readers(), *(line.link for line in self._lines.values())]
+        return [*self.listener.readers(), *(line.conn for line in self._lines.values())]
 
-    def writers(self) -> list[Link]:
-        return [*self.listener.writers(), *(line.link for line in self._lines.values() if line.link.pending)]
+    def writers(self) -> list[MessageSocket]:
+        return [*self.listener.writers(), *(line.conn for line in self._lines.values() if line.conn.pending)]
 
     def handle_ready(self, readable: list[Pollable]) -> None:
         self.listener.handle_ready(readable)
         for number, line in list(self._lines.items()):
             try:
-                for _, payload in line.link.receive() if line.link in readable else ():
+                for _, payload in line.conn.receive() if line.conn in readable else ():
                     self._begin(number, decode_json(payload))
-                line.link.flush()
+                line.conn.flush()
             except (ConnectionBroken, FrameError):
                 self._forget(number)
 
@@ -83,7 +83,7 @@ class ShellConnections:
         if line is None or line.host != host:
             return
         if isinstance(received, ShellOutput):
-            line.link.send(message("output", stream=received.stream, text=received.text))
+            line.conn.send(message("output", stream=received.stream, text=received.text))
         else:
             self._end(line, received.code)
 
@@ -106,14 +106,14 @@ class ShellConnections:
             self._forget(number)
 
     def _end(self, line: ShellLine, code: int, problem: str = "") -> None:
-        line.link.send(message("ended", code=code, text=problem))
+        line.conn.send(message("ended", code=code, text=problem))
 
-    def _on_client(self, link: Link, handshake: ServerHandshake, hello: Json) -> None:
+    def _on_client(self, conn: MessageSocket, handshake: ServerHandshake, hello: Json) -> None:
         del hello
-        link.reader.max_frame = MAX_FRAME
-        link.send(encode_json(handshake.welcome()))
+        conn.reader.max_frame = MAX_FRAME
+        conn.send(encode_json(handshake.welcome()))
         self._last += 1
-        self._lines[self._last] = ShellLine(link)
+        self._lines[self._last] = ShellLine(conn)
 
     def _begin(self, number: int, call: Json) -> None:
         word, text, line = call.get("host"), call.get("line"), self._lines[number]
@@ -121,7 +121,7 @@ class ShellConnections:
             raise FrameError("a malformed message")
         host = self._hosts.get(word, "")
         order, starter = {"t": "shell", "id": number, "line": self._after_setup(text)}, self._starters.instance_of(host)
-        self._lines[number] = line = ShellLine(line.link, host, order, starter)
+        self._lines[number] = line = ShellLine(line.conn, host, order, starter)
         if not host:
             self._end(line, 0, f"{word[:80]}: the run has no such host")
         elif starter is not None:
@@ -136,6 +136,6 @@ class ShellConnections:
     def _forget(self, number: int) -> None:
         """Close a connection. Its line must not outlive the mpirun that wanted it."""
         line = self._lines.pop(number)
-        line.link.close()
+        line.conn.close()
         if line.starter is not None and self._starters.instance_of(line.host) == line.starter:
             self._starters.send(line.host, {"t": "end-shell", "id": number})

@@ -1,4 +1,4 @@
-"""The supervisor's connections to host starters. Each message to one is an order with a proof (`link.py: OrderProof`).
+"""The supervisor's connections to host starters. Each message to one is an order with a proof: `OrderProof`.
 
 A second starter of a host is refused while the first is connected. An unreadable message closes only its own
 connection.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
-from ipexctl.node.common.token_proof import ConnectionBroken, Link, OrderProof, Pollable
+from ipexctl.node.common.token_proof import ConnectionBroken, MessageSocket, OrderProof, Pollable
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.decisions import supervisor_state as m
 
@@ -36,9 +36,9 @@ class StarterConnections:
         self._ranks, self._owner = ranks, owner
         self._had = dict(ranks)
         """As `_ranks`, with ranks of earlier attempts, because a starter repeats their ends after a reconnect."""
-        self._links: dict[str, Link] = {}
-        self._hosts: dict[Link, str] = {}
-        self._proofs: dict[Link, OrderProof] = {}
+        self._conns: dict[str, MessageSocket] = {}
+        self._hosts: dict[MessageSocket, str] = {}
+        self._proofs: dict[MessageSocket, OrderProof] = {}
         self._instances: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class StarterConnections:
 
     def instance_of(self, host: str) -> str | None:
         """Instance of the starter that is connected, or None."""
-        return self._instances[host] if host in self._links else None
+        return self._instances[host] if host in self._conns else None
 
     def set_ranks(self, ranks: Mapping[str, frozenset[int]]) -> None:
         self._ranks = ranks
@@ -58,67 +58,67 @@ class StarterConnections:
     def readers(self) -> list[Pollable]:
         return list(self._hosts)
 
-    def writers(self) -> list[Link]:
-        return [link for link in self._hosts if link.pending]
+    def writers(self) -> list[MessageSocket]:
+        return [conn for conn in self._hosts if conn.pending]
 
     def received(self) -> dict[str, float]:
-        return {host: link.last_received for host, link in self._links.items()}
+        return {host: conn.last_received for host, conn in self._conns.items()}
 
-    def accept(self, link: Link, handshake: ServerHandshake, hello: messages.StarterHello) -> None:
+    def accept(self, conn: MessageSocket, handshake: ServerHandshake, hello: messages.StarterHello) -> None:
         """Take over a starter's connection. It replaces an older one of the same starter."""
         host = hello.starter
         if host not in self._ranks:
             raise ConnectionBroken("the run has no starter on this host")
-        if host in self._links and self._instances[host] != hello.instance:
-            link.send(encode_json(handshake.welcome(is_taken=True)))
-            link.flush()
+        if host in self._conns and self._instances[host] != hello.instance:
+            conn.send(encode_json(handshake.welcome(is_taken=True)))
+            conn.flush()
             raise ConnectionBroken("another starter is connected for this host")
-        link.reader.max_frame = MAX_FRAME
-        if host in self._links:
-            self._close(self._links[host])
-        self._links[host], self._hosts[link], self._instances[host] = link, host, hello.instance
-        self._proofs[link] = handshake.order_proof()
-        link.send(encode_json(handshake.welcome()))
+        conn.reader.max_frame = MAX_FRAME
+        if host in self._conns:
+            self._close(self._conns[host])
+        self._conns[host], self._hosts[conn], self._instances[host] = conn, host, hello.instance
+        self._proofs[conn] = handshake.order_proof()
+        conn.send(encode_json(handshake.welcome()))
         for order in self._owner.orders_of_starter(host):
-            self._send(link, order)
+            self._send(conn, order)
         self._owner.on_event(m.StarterChanged(host, refused=hello.refused))
 
-    def handle_ready(self, readable: list[Link]) -> None:
-        for link in readable:
-            if link in self._hosts:
+    def handle_ready(self, readable: list[MessageSocket]) -> None:
+        for conn in readable:
+            if conn in self._hosts:
                 try:
-                    self._receive(link, self._hosts[link])
+                    self._receive(conn, self._hosts[conn])
                 except (ConnectionBroken, FrameError):
-                    self._lose(link)
-        for link in self.writers():
+                    self._lose(conn)
+        for conn in self.writers():
             try:
-                link.flush()
+                conn.flush()
             except ConnectionBroken:
-                self._lose(link)
+                self._lose(conn)
 
     def send_to_all(self, t: str, **fields: Any) -> None:
-        for link in self._links.values():
-            self._send(link, {"t": t, **fields})
+        for conn in self._conns.values():
+            self._send(conn, {"t": t, **fields})
 
     def send(self, host: str, order: Json) -> None:
-        if (link := self._links.get(host)) is not None:
-            self._send(link, order)
+        if (conn := self._conns.get(host)) is not None:
+            self._send(conn, order)
 
-    def _send(self, link: Link, order: Json) -> None:
-        link.send(encode_json(self._proofs[link].sign(order)))
+    def _send(self, conn: MessageSocket, order: Json) -> None:
+        conn.send(encode_json(self._proofs[conn].sign(order)))
 
     def drop(self, hosts: Iterable[str]) -> None:
-        for link in [self._links[host] for host in hosts if host in self._links]:
-            self._close(link)
+        for conn in [self._conns[host] for host in hosts if host in self._conns]:
+            self._close(conn)
 
     def dismiss(self) -> None:
         self.send_to_all("dismiss")
         self.handle_ready([])
-        for link in list(self._hosts):
-            self._close(link)
+        for conn in list(self._hosts):
+            self._close(conn)
 
-    def _receive(self, link: Link, host: str) -> None:
-        for kind, payload in link.receive():
+    def _receive(self, conn: MessageSocket, host: str) -> None:
+        for kind, payload in conn.receive():
             if kind != b"J":
                 raise FrameError("a starter sends no output")
             received = messages.read_starter_message(payload)
@@ -128,7 +128,7 @@ class StarterConnections:
                 self._owner.on_wrappers_gone(host, received.ranks)
             elif isinstance(received, (messages.ShellOutput, messages.ShellEnded)):
                 self._owner.on_shell(host, received)
-            self._send(link, {"t": "ack"})
+            self._send(conn, {"t": "ack"})
 
     def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:
         if ended.rank not in self._had[host]:
@@ -138,15 +138,15 @@ class StarterConnections:
         if ended.rank in self._ranks[host]:
             self._owner.on_event(m.WrapperExited(ended.rank, ended.code, ended.attempt))
 
-    def _lose(self, link: Link) -> None:
-        host = self._close(link)
+    def _lose(self, conn: MessageSocket) -> None:
+        host = self._close(conn)
         if host is not None:
             self._owner.on_event(m.StarterChanged(host, is_connected=False))
 
-    def _close(self, link: Link) -> str | None:
-        link.close()
-        self._proofs.pop(link, None)
-        host = self._hosts.pop(link, None)
+    def _close(self, conn: MessageSocket) -> str | None:
+        conn.close()
+        self._proofs.pop(conn, None)
+        host = self._hosts.pop(conn, None)
         if host is not None:
-            del self._links[host]
+            del self._conns[host]
         return host

@@ -22,7 +22,7 @@ from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedF
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import has_exited, pid_scope, start_of
 from ipexctl.node.common.records import Detail, RunStatus
-from ipexctl.node.common.token_proof import Link, message
+from ipexctl.node.common.token_proof import MessageSocket, message
 from ipexctl.node.files.file_stream import CHUNK, END, FilePart, WantedFile, header_line, read_files
 from ipexctl.node.run.connection.messages import MAX_TEXT, BareMessage, Exit, read_message
 from ipexctl.node.run.decisions.supervisor_state import Disconnected, WrapperProcess
@@ -176,10 +176,10 @@ def test_an_announcement_counts_although_a_reset_followed_it(tmp_path: Path) -> 
     connections = RankConnections("t" * 64, [], owner, {})  # type: ignore[arg-type]
     peer = RankConnection(3, recorder.sinks(3, "node2"), recorder.windows(3))
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as rank:
-        peer.link = link = Link(server.accept()[0])
-        connections._peers[link] = peer
+        peer.conn = conn = MessageSocket(server.accept()[0])
+        connections._peers[conn] = peer
         connections.acknowledge(peer)
-        link.flush()
+        conn.flush()
         rank.sendall(message("reconnecting"))
         time.sleep(0.1)
         rank.close()

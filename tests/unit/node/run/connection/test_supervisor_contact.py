@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ipexctl.node.common.frames import FrameReader, decode_json
-from ipexctl.node.common.token_proof import Link
+from ipexctl.node.common.token_proof import MessageSocket
 from ipexctl.node.common.token_proof import message as message_bytes
 from ipexctl.node.run.connection.supervisor_client import SupervisorClient
 from ipexctl.node.run.connection.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
@@ -132,7 +132,7 @@ def test_each_stage_can_be_reached() -> None:
 def test_client_announces_a_reconnect_before_it_disconnects_from_a_silent_supervisor() -> None:
     client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None, 100.0)
     own, other = socket.socketpair()
-    client._link, client.contact = Link(own), client.contact.on_welcome(100.0)
+    client._conn, client.contact = MessageSocket(own), client.contact.on_welcome(100.0)
     client.step(100.0 + SILENCE_LIMIT - 1)
     client.step(100.0 + SILENCE_LIMIT + 1)
     with other:
@@ -145,7 +145,7 @@ def test_client_that_was_slow_reads_what_has_arrived_before_it_takes_the_supervi
     """To close a connection with unread bytes resets it, and a reset may swallow the announcement."""
     client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None, 100.0)
     own, other = socket.socketpair()
-    client._link, client.contact = Link(own), client.contact.on_welcome(100.0)
+    client._conn, client.contact = MessageSocket(own), client.contact.on_welcome(100.0)
     late = 100.0 + SILENCE_LIMIT + 1
     with own, other:
         other.sendall(message_bytes("ack", out=1))

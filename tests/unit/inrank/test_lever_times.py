@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.inrank import levers
+from ipexctl.inrank import lever_times
 
 
 class Torch:
@@ -30,8 +30,8 @@ def test_beside_other_programs_one_thread_is_measured_by_its_processor_time(
         seen.append((torch.threads, clock))
         return 0.25
 
-    monkeypatch.setattr(levers, "measure_fused", measure_fused)
-    found = levers.measure_levers(torch, {}, 3.0, None, 2.0, is_busy=is_busy)
+    monkeypatch.setattr(lever_times, "measure_fused", measure_fused)
+    found = lever_times.measure_levers(torch, {}, 3.0, None, 2.0, is_busy=is_busy)
     assert found == [{"lever": "fused_optimizer", "now": 2.0, "then": 0.5}]
     assert seen == [way]
     assert torch.threads == 4
@@ -39,14 +39,14 @@ def test_beside_other_programs_one_thread_is_measured_by_its_processor_time(
 
 def test_products_that_cannot_be_repeated_count_as_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"now": 4.0, "autocast": 1.0, "rounded": 6.0}
-    monkeypatch.setattr(levers, "has_bf16", lambda: True)
-    monkeypatch.setattr(levers, "is_rounding", lambda _: False)
-    monkeypatch.setattr(levers, "make_product", lambda *_: ())
-    monkeypatch.setattr(levers, "fastest", lambda *_: times)
+    monkeypatch.setattr(lever_times, "has_bf16", lambda: True)
+    monkeypatch.setattr(lever_times, "is_rounding", lambda _: False)
+    monkeypatch.setattr(lever_times, "make_product", lambda *_: ())
+    monkeypatch.setattr(lever_times, "fastest", lambda *_: times)
     forwards = {"linear": [1.0, 5], None: [3.0, 9]}
-    assert levers.measure_products(None, forwards, time.perf_counter) == {"autocast": 3.25 / 4, "rounded": 4.5 / 4}
-    monkeypatch.setattr(levers, "has_bf16", lambda: False)
-    assert levers.measure_products(None, forwards, time.perf_counter)["autocast"] == 0.0
+    assert lever_times.measure_products(None, forwards, time.perf_counter) == {"autocast": 3.25 / 4, "rounded": 4.5 / 4}
+    monkeypatch.setattr(lever_times, "has_bf16", lambda: False)
+    assert lever_times.measure_products(None, forwards, time.perf_counter)["autocast"] == 0.0
 
 
 def test_the_shortest_of_several_turns_counts_and_the_first_warms_up() -> None:
@@ -58,4 +58,4 @@ def test_the_shortest_of_several_turns_counts_and_the_first_warms_up() -> None:
         now += left[form].pop(0)
 
     forms = {form: lambda form=form: run(form) for form in left}
-    assert levers.fastest(forms, time.monotonic() + 60, lambda: now) == {"now": 2.0, "fused": 1.0}
+    assert lever_times.fastest(forms, time.monotonic() + 60, lambda: now) == {"now": 2.0, "fused": 1.0}

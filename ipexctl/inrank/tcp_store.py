@@ -1,7 +1,7 @@
 """Keeps rank 0's rendezvous store for the other ranks until they have closed their connections to it.
 
 The store's server is a thread of rank 0, which ends with the last reference, often in `destroy_process_group`.
-torchrun has the server in its agent. `rank_hooks.py` calls `keep_store_for_other_ranks` at exit, unless the script
+torchrun has the server in its agent. `rank_hooks.py` calls `keep_tcp_store_for_other_ranks` at exit, unless the script
 failed.
 
 - No rank leaves its group before all ranks have made it: gloo would fail in the ranks that still connect.
@@ -42,7 +42,7 @@ _pid = os.getpid()
 
 class Connection(NamedTuple):
     number: int
-    link: str
+    socket: str
     local: tuple[str, int]
     peer: tuple[str, int] | None
     """None for a socket that listens or is not connected."""
@@ -104,7 +104,7 @@ def stop_listening() -> None:
             os.close(reader)
 
 
-def keep_store_for_other_ranks() -> None:
+def keep_tcp_store_for_other_ranks() -> None:
     """Wait until no other process is connected to the store."""
     if os.getpid() == _pid:
         wait_for_ranks(sys.modules.get("torch.distributed.distributed_c10d"))
@@ -114,12 +114,12 @@ def keep_store_for_other_ranks() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    users, is_told, until = close_all_but_store(), [], time.monotonic() + LIMIT
+    users, is_told, until = close_all_but_tcp_store(), [], time.monotonic() + LIMIT
     if not users:
         return
     signal.signal(signal.SIGTERM, lambda number, _: is_told.append(number))
     set_name(NAME)
-    while not is_told and any(os.path.realpath(f"{DESCRIPTORS}/{user.number}") == user.link for user in users):
+    while not is_told and any(os.path.realpath(f"{DESCRIPTORS}/{user.number}") == user.socket for user in users):
         if time.monotonic() > until:
             text = f"kept the rendezvous store {LIMIT / 60:g} minutes after its script ended, and ends now"
             print(f"ipexctl: rank 0 {text}; {len(users)} connections are still open", file=sys.stderr)  # noqa: T201
@@ -128,7 +128,7 @@ def keep_store_for_other_ranks() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the script's own exit code stays
 
 
-def close_all_but_store() -> list[Connection]:
+def close_all_but_tcp_store() -> list[Connection]:
     """Return the connections that other processes have to the store."""
     found = [connection for connection in connections() if connection.peer is not None]
     own = {connection.local for connection in found if connection.peer is not None and connection.peer[1] in _kept}
@@ -141,15 +141,15 @@ def close_all_but_store() -> list[Connection]:
 
 def connections() -> Iterator[Connection]:
     for number in map(int, os.listdir(DESCRIPTORS)):
-        link = os.path.realpath(f"{DESCRIPTORS}/{number}")
-        if "/socket:" not in link:
+        name = os.path.realpath(f"{DESCRIPTORS}/{number}")
+        if "/socket:" not in name:
             continue
         with contextlib.suppress(OSError), open_copy(number) as sock:
             if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
                 peer = None
                 with contextlib.suppress(OSError):
                     peer = address(sock.getpeername())
-                yield Connection(number, link, address(sock.getsockname()), peer)
+                yield Connection(number, name, address(sock.getsockname()), peer)
 
 
 def open_copy(number: int) -> socket.socket:

@@ -1,5 +1,5 @@
-"""Connects all ranks of a process group through shared memory. Either all ranks get a link, or all get the reason why
-there is none.
+"""Connects all ranks of a process group through shared memory. Either all ranks are connected, or all get the
+reason why none is.
 
 Anybody on the ranks' network can write into their store, so the ranks ask there only whether all take part. What they
 offer goes over the connections that the group already has, and each rank makes the same table from the same values.
@@ -27,7 +27,7 @@ from .waiting import Peer, read_state
 from .wire import Between, Lost
 
 CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
-"""Bytes from which the link is faster than gloo: on one host, on several hosts, and with encoding between hosts."""
+"""Bytes from which this is faster than gloo: on one host, on several hosts, and with encoding between hosts."""
 BUILDING = 60.0
 """Seconds in which all ranks join, once all have said that they take part."""
 MARK = 0x1BEC711
@@ -59,7 +59,7 @@ class Ranks(NamedTuple):
     """A process group, as this rank sees it."""
 
     backend: Any
-    """None only if this rank has a reason against the link."""
+    """None only if this rank has a reason against it."""
     rank: int
     size: int
     timeout: Callable[[], float]
@@ -132,7 +132,7 @@ def limit_of(group: Any) -> Callable[[], float]:
     return limit
 
 
-class SharedLink:
+class SharedAllReduce:
     def __init__(self, channel: Channel, between: Between | None) -> None:
         self.channel, self.between = channel, between
 
@@ -143,7 +143,7 @@ class SharedLink:
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
 
     def gains(self, tensor: Any) -> bool:
-        """True if the link is better than the backend: ranks share a host, or values are encoded."""
+        """True if this is better than the backend: ranks share a host, or values are encoded."""
         if self.channel.size > 1:
             return True
         return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
@@ -163,7 +163,7 @@ class SharedLink:
 
 
 def confirm(store: Any, ranks: Ranks, name: str, reason: str) -> None:
-    """Use the link for one more model on all ranks, or raise an OffError."""
+    """Sum the gradients of one more model on all ranks, or raise an OffError."""
     ranks.ask(store, name, reason)
     ranks.gathered(name)
 
@@ -180,13 +180,13 @@ class Members(NamedTuple):
     """None if there is one host."""
 
 
-def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedLink:
-    """Link all ranks, or raise an OffError. `reason`: why this rank wants no link, or empty."""
+def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedAllReduce:
+    """Connect all ranks, or raise an OffError. `reason`: why this rank does not want that, or empty."""
     found = join(store, ranks, name, reason, size=SEGMENT_SIZE, wire=wire)
     channel = Channel(found.segments, found.place, found.peers, ranks.timeout, found.between)
     if found.is_crowded:
         channel.waiter.spins = 0
-    return SharedLink(channel, found.between)
+    return SharedAllReduce(channel, found.between)
 
 
 def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: str) -> Members:

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from ipexctl.inrank import store
+from ipexctl.inrank import tcp_store
 from ipexctl.node.common.node_limits import STORE_KEPT
-from ipexctl.node.common.records import KEEPS_STORE
+from ipexctl.node.common.records import KEEPS_TCP_STORE
 from ipexctl.node.run.rank.rank_processes import read_wait_channel
 
 CLIENT = "import socket, sys; sock = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); input()"
 
 
 def test_both_sides_know_the_same_name_and_limit() -> None:
-    assert (store.NAME.decode(), store.LIMIT) == (KEEPS_STORE, STORE_KEPT)
+    assert (tcp_store.NAME.decode(), tcp_store.LIMIT) == (KEEPS_TCP_STORE, STORE_KEPT)
 
 
 class Server:
@@ -60,8 +60,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made = Server()
     groups = SimpleNamespace(is_initialized=lambda: False)
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", groups)
-    monkeypatch.setattr(store, "_kept", {made.port: object()})
-    monkeypatch.setattr(store, "set_name", lambda _: None)
+    monkeypatch.setattr(tcp_store, "_kept", {made.port: object()})
+    monkeypatch.setattr(tcp_store, "set_name", lambda _: None)
     before = signal.getsignal(signal.SIGTERM)
     yield made
     signal.signal(signal.SIGTERM, before)
@@ -72,10 +72,10 @@ def test_rank_0_stays_until_the_other_process_has_closed_its_connection(server: 
     timer = threading.Timer(0.5, server.end_other)
     timer.start()
     began = time.monotonic()
-    store.keep_store_for_other_ranks()
+    tcp_store.keep_tcp_store_for_other_ranks()
     assert 0.4 < time.monotonic() - began < 5
     began = time.monotonic()
-    store.keep_store_for_other_ranks()
+    tcp_store.keep_tcp_store_for_other_ranks()
     assert time.monotonic() - began < 0.2
 
 
@@ -85,7 +85,7 @@ def test_new_connections_are_refused_and_others_than_the_stores_are_closed(serve
     there, _ = listener.accept()
     with listener, here, there:
         threading.Timer(0.3, server.end_other).start()
-        store.keep_store_for_other_ranks()
+        tcp_store.keep_tcp_store_for_other_ranks()
         assert here.recv(1) == there.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
@@ -95,28 +95,28 @@ def test_new_connections_are_refused_and_others_than_the_stores_are_closed(serve
 
 def test_a_signal_ends_the_wait(server: Server) -> None:
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    store.keep_store_for_other_ranks()
+    tcp_store.keep_tcp_store_for_other_ranks()
     assert server.other.poll() is None
 
 
 def test_the_limit_is_told(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(store, "LIMIT", 0.1)
-    store.keep_store_for_other_ranks()
+    monkeypatch.setattr(tcp_store, "LIMIT", 0.1)
+    tcp_store.keep_tcp_store_for_other_ranks()
     assert "1 connections are still open" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("engine", store.ENGINES)
+@pytest.mark.parametrize("engine", tcp_store.ENGINES)
 def test_an_mpi_keeps_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     monkeypatch.setitem(sys.modules, engine, SimpleNamespace())
     began = time.monotonic()
-    store.keep_store_for_other_ranks()
+    tcp_store.keep_tcp_store_for_other_ranks()
     assert time.monotonic() - began < 0.2
     assert server.other.poll() is None
 
 
 def test_a_forked_child_leaves_the_connections_alone(server: Server) -> None:
     if not os.fork():
-        store.keep_store_for_other_ranks()
+        tcp_store.keep_tcp_store_for_other_ranks()
         os._exit(0)
     os.wait()
     server.own.sendall(b"x")
@@ -130,24 +130,24 @@ def rendezvous() -> Any:
     def create(hostname: str, port: int, rank: int, world_size: int, timeout: float) -> object:
         assert (hostname, timeout) == ("node0", 9)
         made.append((port, rank))
-        assert port not in store._kept
+        assert port not in tcp_store._kept
         return (port, rank, len(made))
 
     module = SimpleNamespace(_create_c10d_store=create)
-    store.watch_rendezvous(module)
+    tcp_store.watch_rendezvous(module)
     return module
 
 
 def test_only_rank_0_of_several_keeps_its_newest_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_kept", {})
+    monkeypatch.setattr(tcp_store, "_kept", {})
     create = rendezvous()._create_c10d_store
     assert create("node0", 5, 1, 2, timeout=9) == (5, 1, 1)
     assert create("node0", 6, 0, 1, timeout=9) == (6, 0, 2)
-    assert store._kept == {}
+    assert tcp_store._kept == {}
     create("node0", 7, 0, 2, timeout=9)
     again = create("node0", 7, 0, 2, timeout=9)
-    assert store._kept == {7: again}
-    assert {1, 2} <= store._sizes
+    assert tcp_store._kept == {7: again}
+    assert {1, 2} <= tcp_store._sizes
 
 
 class Groups:
@@ -178,23 +178,23 @@ class Groups:
         return self
 
     def add(self, key: str, number: int) -> int:
-        assert key == store.MADE
+        assert key == tcp_store.MADE
         self.made += number
         return self.made
 
 
 def test_a_rank_leaves_its_group_once_all_ranks_have_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = Groups()
-    monkeypatch.setattr(store, "_sizes", {2})
-    store.watch_groups(groups)
+    monkeypatch.setattr(tcp_store, "_sizes", {2})
+    tcp_store.watch_groups(groups)
     groups.init_process_group("gloo")
     assert groups.made == 1
     groups.destroy_process_group("a part")
-    threading.Timer(0.3, groups.add, (store.MADE, 1)).start()
+    threading.Timer(0.3, groups.add, (tcp_store.MADE, 1)).start()
     groups.destroy_process_group()
     assert groups.events == ["made gloo", "destroyed a part with 1", "destroyed None with 2"]
     groups.destroy_process_group()  # the error is torch's
-    monkeypatch.setattr(store, "MADE_LIMIT", 0.1)
+    monkeypatch.setattr(tcp_store, "MADE_LIMIT", 0.1)
     groups.made = -1
     groups.init_process_group("gloo")
     groups.destroy_process_group()
@@ -203,17 +203,17 @@ def test_a_rank_leaves_its_group_once_all_ranks_have_made_it(monkeypatch: pytest
 
 def test_a_group_without_a_rendezvous_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = Groups()
-    monkeypatch.setattr(store, "_sizes", {4})
-    store.watch_groups(groups)
+    monkeypatch.setattr(tcp_store, "_sizes", {4})
+    tcp_store.watch_groups(groups)
     groups.init_process_group("fake")
     groups.destroy_process_group()
     assert groups.events == ["made fake", "destroyed None with 1"]
 
 
 def test_the_process_is_known_by_its_name() -> None:
-    code = "from ipexctl.inrank import store; store.set_name(store.NAME); print('', flush=True); input()"
+    code = "from ipexctl.inrank import tcp_store; tcp_store.set_name(tcp_store.NAME); print('', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert read_wait_channel(child.pid) == KEEPS_STORE
+        assert read_wait_channel(child.pid) == KEEPS_TCP_STORE
         child.communicate(b"\n", timeout=10)
