@@ -154,10 +154,10 @@ def test_connection_is_closed_after_its_time_however_much_it_sends(port: Port) -
     conn = port.accept()
     conn.sendall(b"\0\0\1\0J ")
     port.step()
-    (conn,) = port.listener._unauthenticated
-    port.listener.drop_late(conn.began + rules.AUTHENTICATION_TIME - 0.1)
+    (waiting,) = port.listener._unauthenticated
+    port.listener.drop_late(waiting.began + rules.AUTHENTICATION_TIME - 0.1)
     assert messages_of(conn) == ["challenge", "open"]
-    port.listener.drop_late(conn.began + rules.AUTHENTICATION_TIME + 0.1)
+    port.listener.drop_late(waiting.began + rules.AUTHENTICATION_TIME + 0.1)
     assert messages_of(conn) == []
 
 
