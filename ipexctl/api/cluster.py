@@ -148,7 +148,6 @@ class Cluster:
     ) -> None:
         """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`. `on_line` gets progress
         as plain lines, from any thread."""
-        check_lists(hosts=hosts)
         if hosts is not None and not hosts:
             raise UserError("hosts is empty", fix="name hosts; Cluster() without any is this machine")
         check_types(_TYPES_OF_HOSTS, {"host_keys": host_keys, "transport": transport, "forks": forks})
@@ -222,8 +221,6 @@ class Cluster:
         **stack: Unpack[StackKeywords],
     ) -> InstallReport:
         """Install one matching PyTorch stack on every host."""
-        check_lists(with_=with_, requirement=requirement, extra_index_url=extra_index_url, find_links=find_links)
-        check_lists(extra=extra, group=group)
         check_types(get_type_hints(StackRequest), stack, signature(self.install).parameters)
         sources = Sources(index_url, tuple(extra_index_url), tuple(find_links), wheelhouse, offline)
         return self._call(
@@ -257,7 +254,6 @@ class Cluster:
         force: bool = False,
     ) -> EnvsReport:
         """List the environments of every host, remove some (with `force`, also those of others), or verify one."""
-        check_lists(remove=remove)
         request = EnvsRequest(
             remove=tuple(remove), prune=prune, verify=verify, env=env, python=python, setup=setup, force=force
         )
@@ -274,7 +270,6 @@ class Cluster:
         dry_run: bool = False,
     ) -> SyncReport:
         """Sync a project directory to the same path on every host."""
-        check_lists(exclude=exclude, include=include, data=data)
         root = find_root(None, _path(directory), Path.cwd())
         files = SyncOptions(exclude=tuple(exclude), include=tuple(include), data=tuple(data), allow_big=allow_big)
         return self._call(partial(host_files.sync, root=root, files=files, dry_run=dry_run, watch=self._watch))
@@ -330,7 +325,6 @@ class Cluster:
         The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that the same call started
         before: it starts over on its hosts that answer.
         """
-        check_lists(with_=with_, requirement=requirement, extra=extra, group=group)
         spec = self._checked(
             script,
             args,
@@ -361,6 +355,7 @@ class Cluster:
         """Plan a run and start nothing: its ranks, their variables with reasons, the mpirun line."""
         given: dict[str, Any] = dict(options)
         command = {name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given}
+        check_lists(command)
         spec = self._checked(script, args, given, **command)
         result = interruptible(lambda cancel: start_run(spec, _WatchedStart(self, spec.hosts, cancel), dry_run=True))
         if isinstance(result, PlannedRun):
@@ -379,8 +374,8 @@ class Cluster:
         """List the runs that were started from this machine, on any hosts, with their states."""
 
         def work(cancel: Cancel) -> RunList:
-            watcher = CallWatcher(cancel, self._tell, self._tell)
-            return list_runs(watcher, running=running, newest=newest, timeout=self._timeout)
+            watcher = CallWatcher(cancel, self._tell, self._tell, timeout=self._timeout)
+            return list_runs(watcher, running=running, newest=newest)
 
         return interruptible(work)
 
@@ -397,7 +392,6 @@ class Cluster:
         notify: str = "",
         **others: Any,
     ) -> RunSpec:
-        check_lists(args=args, command=command, export=export, env_file=env_file)
         if sum(map(bool, (script, module, command))) != 1:
             raise UserError(
                 "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'

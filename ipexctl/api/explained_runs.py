@@ -16,28 +16,25 @@ from ipexctl.run.why.why import WhyResult, mention_failed_call, mention_page
 from ipexctl.run.why.why import why as explain
 
 
-def dump(
-    record: RunRecord, caller: CallWatcher, ranks: Sequence[int] | None = None, *, timeout: float | None = None
-) -> Dump | RunStatus:
+def dump(record: RunRecord, caller: CallWatcher, ranks: Sequence[int] | None = None) -> Dump | RunStatus:
     """The Python stacks of these ranks; the status if the run is not alive."""
     with node0_of(record, caller) as pool:
-        session = pool.session(record.node0)
-        return dump_stacks(session, record, ranks, timeout=timeout)
+        return dump_stacks(pool.session(record.node0), record, ranks)
 
 
-def profile(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
+def profile(record: RunRecord, caller: CallWatcher) -> ProfileAnswer | RunStatus:
     """Profile the next steps; returns the ranks without a profile, or the status if the run is not alive."""
     if not record.plan.asked.meter:
         raise CallError(f"run {record.id} counts no optimizer steps", fix="start it without --no-meter to profile it")
     with node0_of(record, caller) as pool:
-        return request_profile(pool.session(record.node0), record, timeout=timeout)
+        return request_profile(pool.session(record.node0), record)
 
 
-def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, word: str = "") -> WhyResult:
+def why(record: RunRecord, caller: CallWatcher, *, word: str = "") -> WhyResult:
     """`word` named the run: with `last` or `last:all`, mention a later call that started none."""
     directory = RunRegistry().directory
     with node0_of(record, caller) as pool:
-        result = explain(record, pool.session, directory, pool.cancel, timeout=timeout)
+        result = explain(record, pool.session, directory, pool.cancel)
     failed = read_failed_call(directory) if word in LAST else None
     if failed is not None and (word == "last:all" or ProjectHere.find().has(failed.directory, "")):
         result = mention_failed_call(result, failed)

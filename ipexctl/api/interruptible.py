@@ -36,7 +36,8 @@ def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ign
 
 
 def refuses_wrong_calls(handle: type[T]) -> type[T]:
-    """Raise a UserError where Python would raise a TypeError for the arguments of a public method."""
+    """Raise a UserError where Python would raise a TypeError for the arguments of a public method, and for a text where
+    a list is wanted."""
     for name, member in list(vars(handle).items()):
         if name[0] == "_" and name != "__init__":
             continue
@@ -50,19 +51,26 @@ def refuses_wrong_calls(handle: type[T]) -> type[T]:
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     known = signature(method)
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.parameters.values())
+    lists = {name for name, parameter in known.parameters.items() if _is_list(parameter.annotation)}
 
     @wraps(method)
     def call(*args: object, **options: object) -> Any:
         if not takes_any:  # else the method itself checks the names
             check_types(dict.fromkeys(known.parameters, object), options)
         try:
-            known.bind(*args, **options)
+            bound = known.bind(*args, **options)
         except TypeError as error:
             name = method.__qualname__
             raise UserError(f"{name}: {error}", fix=f"help(ipexctl.{name.removesuffix('.__init__')})") from None
+        check_lists({name: value for name, value in bound.arguments.items() if name in lists})
         return method(*args, **options)
 
     return call
+
+
+def _is_list(annotation: object) -> bool:
+    kinds = str(annotation).split(" | ")
+    return any(kind.startswith("Sequence[") for kind in kinds) and "str" not in kinds
 
 
 def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
@@ -75,7 +83,7 @@ def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterab
             raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: {_described(known[name])}")
 
 
-def check_lists(**given: object) -> None:
+def check_lists(given: Mapping[str, object]) -> None:
     """Raise a UserError for a text instead of a list: its letters would be the values."""
     for name, value in given.items():
         if isinstance(value, (str, bytes)):

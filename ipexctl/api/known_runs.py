@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import open_sessions
@@ -48,9 +48,12 @@ class CallWatcher:
     on_step: OnStep | None = None
     with_login: Callable[[RunRecord], RunRecord] = as_recorded
     """Applies the call's login settings to the records of a call on all runs."""
+    timeout: float | None = None
+    """Seconds for a step on node0; None: the step's own limit."""
 
     def options(self, record: RunRecord) -> ConnectOptions:
-        return options_of(record, on_step=self.on_step, on_warning=self.on_warning)
+        options = options_of(record, on_step=self.on_step, on_warning=self.on_warning)
+        return options._replace(timeout=self.timeout)
 
     def connector(self, record: RunRecord) -> Connector:
         return Connector(self.options(record))
@@ -71,13 +74,12 @@ def call_error(record: RunRecord, error: HostError) -> CallError:
     return CallError(f"{record.node0.name}: {error.reason}", fix=error.advice, exit_code=exit_code)
 
 
-def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, force: bool = False) -> StopResult:
+def stop(record: RunRecord, caller: CallWatcher, *, force: bool = False) -> StopResult:
     """Raises a UserError for a run of others without `force`."""
     if not record.is_own and not force:
         raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
     with node0_of(record, caller) as pool:
-        session = pool.session(record.node0)
-        result = stop_run(session, record, timeout=timeout)
+        result = stop_run(pool.session(record.node0), record)
     if record.is_kept and result.status.state in FINAL:
         save_final_status(RunRegistry().directory / record.id, result.status)
     return result
@@ -89,8 +91,8 @@ def note_end(record: RunRecord, caller: CallWatcher) -> RunStatus | None:
     status = read_final_status(directory)
     with suppress(CallError):
         if status is None:
-            with node0_of(record, caller) as pool:
-                status = query_session(pool.session(record.node0), [record], PATIENCE)[record.id].status
+            with node0_of(record, replace(caller, timeout=PATIENCE)) as pool:
+                status = query_session(pool.session(record.node0), [record])[record.id].status
             if record.is_kept and status is not None and status.is_over:
                 save_final_status(directory, status)
     return status
@@ -103,12 +105,10 @@ class RunList:
     damaged: list[UnreadableRecord]
 
 
-def ps(
-    caller: CallWatcher, *, running: bool = False, newest: int | None = None, timeout: float | None = None
-) -> RunList:
+def ps(caller: CallWatcher, *, running: bool = False, newest: int | None = None) -> RunList:
     """Removes runs from the registry that node0 forgot long ago."""
     keep, registry = read_limits(os.environ), RunRegistry()
-    records, damaged, runs = _query(registry, caller, None if running else newest, timeout)
+    records, damaged, runs = _query(registry, caller, None if running else newest)
     runs = with_copies(runs, registry.directory)
     if running:
         runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
@@ -137,7 +137,7 @@ def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
 
 
 def _query(
-    registry: RunRegistry, caller: CallWatcher, newest: int | None, timeout: float | None
+    registry: RunRegistry, caller: CallWatcher, newest: int | None
 ) -> tuple[list[RunRecord], list[UnreadableRecord], list[KnownRun]]:
     abandoned_runs(registry.directory)
     records, damaged = registry.read_records()
@@ -145,7 +145,7 @@ def _query(
     if newest is not None:  # don't query the others
         records, damaged = records[-newest:], []
     with _sessions(caller) as open_session:
-        return records, damaged, query_runs(records, open_session, caller.cancel, timeout=timeout)
+        return records, damaged, query_runs(records, open_session, caller.cancel)
 
 
 @contextmanager
@@ -159,10 +159,10 @@ def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
 
 
 def prune(
-    caller: CallWatcher, *, dry_run: bool = False, force: bool = False, timeout: float | None = None
+    caller: CallWatcher, *, dry_run: bool = False, force: bool = False
 ) -> tuple[list[PruneResult], list[PrunedRun]]:
     keep, registry = read_limits(os.environ), RunRegistry()
-    _, _, runs = _query(registry, caller, None, timeout)
+    _, _, runs = _query(registry, caller, None)
     with _sessions(caller) as open_session:
         nodes = prune_nodes(
             [run.record for run in runs], keep, open_session, caller.cancel, dry_run=dry_run, force=force

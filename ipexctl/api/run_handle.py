@@ -10,6 +10,7 @@ import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
@@ -118,11 +119,11 @@ class Run:
 
     def stop(self, *, timeout: float | None = None, force: bool = False) -> StopResult:
         """Stop the run on every node. `force`: also one that others began."""
-        return self._call(partial(known_runs.stop, self.record, timeout=timeout, force=force))
+        return self._call(partial(known_runs.stop, self.record, force=force), timeout=timeout)
 
     def why(self, *, timeout: float | None = None) -> WhyResult:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
-        return self._call(partial(explained_runs.why, self.record, timeout=timeout))
+        return self._call(partial(explained_runs.why, self.record), timeout=timeout)
 
     def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | Sequence[Run] | None = None) -> Path:
         """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
@@ -135,7 +136,7 @@ class Run:
 
     def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
         """The Python stacks of all ranks, or of these; the status if the run is not alive."""
-        return self._call(lambda watcher: explained_runs.dump(self.record, watcher, ranks, timeout=timeout))
+        return self._call(lambda watcher: explained_runs.dump(self.record, watcher, ranks), timeout=timeout)
 
     def logs(
         self, rank: int | None = None, *, stderr: bool = False, tail: int | None = None, grep: str = ""
@@ -195,8 +196,13 @@ class Run:
 
         return self._call(fetch)
 
-    def _call(self, step: Callable[[CallWatcher], T], after: Callable[[], object] = ignore_event) -> T:
-        return interruptible(lambda cancel: step(self._watcher(cancel)), after)
+    def _call(
+        self,
+        step: Callable[[CallWatcher], T],
+        after: Callable[[], object] = ignore_event,
+        timeout: float | None = None,
+    ) -> T:
+        return interruptible(lambda cancel: step(replace(self._watcher(cancel), timeout=timeout)), after)
 
     def _watcher(self, cancel: Cancel) -> CallWatcher:
         def tell(text: str) -> None:

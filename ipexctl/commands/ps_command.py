@@ -83,18 +83,17 @@ def ps_command(
         raise UserError(f"{name} is for --prune", fix=Fix(f"`ipexctl ps --prune {name}`"))
     if newest is not None and prune:
         raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
-    timeout = targets.timeout
-    check_seconds("--timeout", timeout)
+    check_seconds("--timeout", targets.timeout)
     if prune:
         with call_about_runs(output, targets=targets) as (caller, interrupt):
-            nodes, local = prune_runs(caller, dry_run=dry_run, force=force, timeout=timeout)
+            nodes, local = prune_runs(caller, dry_run=dry_run, force=force)
         if output.json:
             print_json(pruned_json(nodes, local, dry_run=dry_run))
         else:
             show_pruned(nodes, local, dry_run=dry_run, quiet=output.quiet)
         raise typer.Exit(interrupt.code or exit_code([entry.status for entry in nodes]))
     with call_about_runs(output, targets=targets) as (caller, interrupt):
-        known = ps(caller, running=running, newest=newest, timeout=timeout)
+        known = ps(caller, running=running, newest=newest)
     others = _of_others(targets, output)
     output.print_report(
         known.runs,

@@ -72,15 +72,15 @@ def know_hosts(targets: Targets) -> bool:
 
 @contextmanager
 def call_about_runs(
-    output: Output, *, only_waits: bool = False, targets: Targets | None = None
+    output: Output, *, only_waits: bool = False, targets: Targets | None = None, timeout: float | None = None
 ) -> Iterator[tuple[CallWatcher, Interrupt]]:
     """Watcher of a call that the first signal ends. It prints remote steps with -v. `targets`: for a call on all runs,
     whose records get the login settings of these."""
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:
-        caller = CallWatcher(cancel, output.print_note, print_message, step_printer(output))
+        caller = CallWatcher(cancel, output.print_note, print_message, step_printer(output), timeout=timeout)
         if targets is not None:
-            caller = replace(caller, with_login=partial(with_login, targets=targets))
+            caller = replace(caller, with_login=partial(with_login, targets=targets), timeout=targets.timeout)
         yield caller, interrupt
 
 

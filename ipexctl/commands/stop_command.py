@@ -42,7 +42,7 @@ def stop_command(
     check_seconds("--timeout", timeout)
     record = find_named_run(run, "stop", where, output, reads=False)
     refuse_last(record, run)
-    with call_about_runs(output) as (caller, _):
-        result = stop(record, caller, timeout=timeout, force=force)
+    with call_about_runs(output, timeout=timeout) as (caller, _):
+        result = stop(record, caller, force=force)
     show_stopped(record, result, quiet=output.quiet)
     raise typer.Exit(0 if result.status.is_over else 1)

@@ -66,8 +66,8 @@ def why_command(
     if stacks:
         _show_stacks(record, output, ranks, everything=everything, timeout=timeout)
     code, unprofiled = profile_live(record, output, timeout=timeout) if profile else (0, ())
-    with call_about_runs(output) as (caller, _):
-        report = why(record, caller, timeout=timeout, word=run)
+    with call_about_runs(output, timeout=timeout) as (caller, _):
+        report = why(record, caller, word=run)
     report = replace(report, unprofiled=unprofiled, exit_code=report.exit_code or code)
     output.print_report(report, why_json, show)
     raise typer.Exit(report.exit_code)
@@ -76,9 +76,9 @@ def why_command(
 def profile_live(record: RunRecord, output: Output, *, timeout: float | None = None) -> tuple[int, ProfileAnswer]:
     """Profile the next steps of a live run, and print what is missing. Returns an exit code and the missing ranks."""
     output.print_note(f"profiling the next steps of {record.id}; Ctrl-C ends the waiting, not the run")
-    with call_about_runs(output, only_waits=True) as (caller, interrupt):
+    with call_about_runs(output, only_waits=True, timeout=timeout) as (caller, interrupt):
         try:
-            found = request_profile(record, caller, timeout=timeout)
+            found = request_profile(record, caller)
         except (CallError, Cancelled) as error:
             if interrupt.code is not None or isinstance(error, Cancelled):
                 print_message("ranks that got the request are profiled", Fix(f"  to see it: `ipexctl why {record.id}`"))
@@ -101,8 +101,8 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
             show_json(None, record.id, reason)
 
     try:
-        with call_about_runs(output) as (caller, _):
-            found = dump(record, caller, wanted, timeout=timeout)
+        with call_about_runs(output, timeout=timeout) as (caller, _):
+            found = dump(record, caller, wanted)
     except CallError as error:
         show_error(error.message)
         print_with_fix(error.message, error.fix)

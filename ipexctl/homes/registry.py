@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -141,20 +142,22 @@ def explain_foreign_run(record: RunRecord) -> str:
 
 def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
     spec = context.spec
+    options = CallOptions(spec.options.hosts, spec.options.run)
+    record = record_of(plan, context.nodes_of(plan), connect, options, time.time())
+    return replace(record, project=str(spec.project.root), typed=spec.typed)
+
+
+def record_of(
+    plan: Plan, nodes: Sequence[Host], connect: ConnectOptions, options: CallOptions, started: float
+) -> RunRecord:
+    """`nodes`: node0 first."""
     return RunRecord(
-        id=plan.id,
-        node0=context.hosts[0],
-        home=context.home,
-        python=context.env.python,
-        source=plan,
-        started=time.time(),
-        nodes=context.nodes_of(plan),
+        *(plan.id, nodes[0], plan.home, plan.python, plan, started),
+        nodes=tuple(nodes),
         host_keys=connect.host_keys,
         connect_timeout=connect.connect_timeout,
         transport_name=connect.transport.name,
-        project=str(spec.project.root),
-        options=CallOptions(spec.options.hosts, spec.options.run),
-        typed=spec.typed,
+        options=options,
     )
 
 

@@ -134,13 +134,13 @@ def read_ssh_config(text: str, base: Path) -> Path:
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
     fields: dict[str, Pair] = {}
     for pair in pairs:
-        key = pair.key.replace("-", "_")
+        key = pair.key.text.replace("-", "_")
         if key not in KEYS:
-            raise _unknown(pair)
+            raise _unknown(pair.key)
         if key in fields:
-            raise WordError(f"{pair.key}= is given twice", column=pair.column)
-        if not pair.value:
-            raise WordError(f"{pair.key}= has no value", column=pair.value_column, fix="give a value, or delete it")
+            raise pair.key.error(f"{pair.key.text}= is given twice")
+        if not pair.value.text:
+            raise pair.value.error(f"{pair.key.text}= has no value", "give a value, or delete it")
         fields[key] = pair
     return fields
 
@@ -149,22 +149,20 @@ def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Hos
 
     def value(key: str, parse: Callable[[str], Value]) -> Value | None:
         pair = fields.get(key)
-        return None if pair is None else read_at(pair.value_column, parse, pair.value)
+        return None if pair is None else pair.value.read(parse)
 
     user = value("user", check_user) or word.user
     if word.user not in (None, user):
-        raise WordError(
-            f"the user is both {quote(word.user or '')} and {quote(user or '')}", column=fields["user"].column
-        )
+        raise fields["user"].key.error(f"the user is both {quote(word.user or '')} and {quote(user or '')}")
     colon_slots = None
     if word.number:
         colon_slots = read_at(word.number_column, lambda text: read_count(text, "the slots after ':'"), word.number)
     slots = value("slots", lambda text: read_count(text, "slots")) or colon_slots
     if colon_slots not in (None, slots):
-        raise WordError(f"slots is both {colon_slots} and {slots}", column=fields["slots"].column)
+        raise fields["slots"].key.error(f"slots is both {colon_slots} and {slots}")
     max_slots = value("max_slots", lambda text: read_count(text, "max_slots"))
     if slots and max_slots and slots > max_slots:
-        raise WordError(f"slots={slots} is more than max_slots={max_slots}", column=fields["max_slots"].column)
+        raise fields["max_slots"].key.error(f"slots={slots} is more than max_slots={max_slots}")
     port = value("port", read_port)
     identity = value("identity", lambda text: read_path(text, base))
     known_hosts = value("known_hosts", lambda text: read_path(text, base))
@@ -189,12 +187,12 @@ def _addresses(key: str, text: str, count: int) -> tuple[str, ...]:
     return addresses
 
 
-def _unknown(pair: Pair) -> WordError:
-    if not pair.key:
-        return WordError("there is no key before this '='", column=pair.column, fix="such as slots=4")
-    key = pair.key.lower().replace("-", "_")
+def _unknown(word: Word) -> WordError:
+    if not word.text:
+        return word.error("there is no key before this '='", "such as slots=4")
+    key = word.text.lower().replace("-", "_")
     fix = did_you_mean(_OTHER_NAMES.get(key, key), KEYS, f"known are {', '.join(KEYS)}", behind="=")
-    return WordError(f"unknown key {quote(pair.key)}", column=pair.column, fix=fix)
+    return word.error(f"unknown key {quote(word.text)}", fix)
 
 
 _SECTION = re.compile(r"\[[A-Za-z_][^\[\]]*\]")
@@ -257,7 +255,7 @@ def _read_line(source: SourceFile, number: int, line: str) -> list[Host]:
         fields = fields_of(pairs)
         for key, pair in fields.items():
             if source.found and key in REFUSED_KEYS:
-                raise source.found_error(number, pair.column, f"{key}=", REFUSED_KEYS[key])
+                raise source.found_error(number, pair.key.column, f"{key}=", REFUSED_KEYS[key])
         return hosts_of(read_host_word(first.text, column=first.column), fields, source.base)
     except WordError as error:
         raise source.word_error(number, error) from None
@@ -270,15 +268,14 @@ def _refuse_inventory(line: str, first: Word) -> None:
         what, name = "YAML", "YAML inventory's name ends in .yml or .yaml"
     else:
         return
-    raise WordError(
+    raise first.error(
         f"{quote(line.strip())} is {what}, and this file is read as a plain hostfile",
-        column=first.column,
-        fix=f"an {name}" if what[0] == "a" else f"a {name}",
+        f"an {name}" if what[0] == "a" else f"a {name}",
     )
 
 
 def _bare_word(first: str, word: Word) -> WordError:
-    text, column = word
+    text = word.text
     what, fix = f"{quote(text)} is not a key=value", "such as slots=4"
     if text.isdecimal():
         what, fix = f"{quote(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
@@ -292,4 +289,4 @@ def _bare_word(first: str, word: Word) -> WordError:
     elif ":" not in text:
         what = f"{quote(text)} is a second name: a line names one host or one node set"
         fix = "put each host on its own line; a comment begins with #"
-    return WordError(what, column=column, fix=fix)
+    return word.error(what, fix)

@@ -99,7 +99,7 @@ class _IniReader:
     def _child(self, number: int, line: str) -> None:
         words = split_words(line)
         if len(words) > 1:
-            raise WordError("a line under :children names one group", column=words[1].column)
+            raise words[1].error("a line under :children names one group")
         for name, column in words:
             self._used_groups.setdefault(name, (number, column))
             self.inventory.add_child(self._group, name, number, column)
@@ -112,16 +112,15 @@ class _IniReader:
         if bare:
             raise _bare_word(words[0], bare[0])
         if words[0].text.endswith(":"):
-            raise WordError(
+            raise words[0].error(
                 f"{quote(words[0].text)} looks like YAML, and this file is read as INI",
-                column=words[0].column,
-                fix="a YAML inventory's name ends in .yml or .yaml",
+                "a YAML inventory's name ends in .yml or .yaml",
             )
         settings: dict[str, HostSetting] = {}
         for pair in pairs:
-            if not pair.key:
-                raise WordError("there is no name before this '='", column=pair.column)
-            settings[pair.key] = HostSetting(pair.value, number, pair.value_column)
+            if not pair.key.text:
+                raise pair.key.error("there is no name before this '='")
+            settings[pair.key.text] = HostSetting(pair.value.text, number, pair.value.column)
         self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
 
 
@@ -141,7 +140,7 @@ def _bare_word(first: Word, word: Word) -> WordError:
         fix = "put the section on its own line"
     elif word.text.isdecimal():
         fix = f"for slots: slots={word.text}"
-    return WordError(f"{quote(word.text)} is not a key=value", column=word.column, fix=fix)
+    return word.error(f"{quote(word.text)} is not a key=value", fix)
 
 
 def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:

@@ -13,9 +13,9 @@ from itertools import product
 from string import ascii_letters
 from typing import Final
 
-from ipexctl.hosts.host import WordError, quote
+from ipexctl.hosts.host import WordError, quote, read_at
 
-ReadBracket = Callable[[str, int], Sequence[str]]
+ReadBracket = Callable[[str], Sequence[str]]
 
 
 MAX_HOSTS: Final = 100_000
@@ -30,17 +30,17 @@ _FOLDABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 def expand(text: str) -> tuple[str, ...]:
     """Names in order, with repeats: `n[3,1],m` is n3, n1, m."""
     if "," not in text and text and not text[0].isspace() and not text[-1].isspace():
-        return tuple(_expand(text, 1, _numbers))
+        return tuple(_expand(text, _numbers))
     names: list[str] = []
     for column, part in _split_parts(text):
-        names.extend(_expand(part, column, _numbers))
+        names.extend(read_at(column, lambda part: _expand(part, _numbers), part))
         _check_count(len(names), column)
     return tuple(names)
 
 
 def expand_ranges(text: str) -> tuple[str, ...]:
     """Like `expand`, for one node set, with Ansible's `node[01:10:2]` and `node[a:c]` too."""
-    return tuple(_expand(text, 1, _ansible_range))
+    return tuple(_expand(text, _ansible_range))
 
 
 def split_specs(text: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _split_parts(text: str) -> Iterator[tuple[int, str]]:
             start = index + 1
 
 
-def _expand(text: str, column: int, numbers_of: ReadBracket) -> Sequence[str]:
+def _expand(text: str, numbers_of: ReadBracket) -> Sequence[str]:
     if "[" not in text and "]" not in text:
         return (text,)
     if text[0] == "[" and text.endswith("]") and text.count(":") > 1 and "[" not in text[1:] and "::" in text:
@@ -87,67 +87,66 @@ def _expand(text: str, column: int, numbers_of: ReadBracket) -> Sequence[str]:
     parts: list[Sequence[str]] = []
     position, count = 0, 1
     for match in _BRACKET.finditer(text):
-        parts.append((_literal(text, position, match.start(), column),))
-        values = numbers_of(match[1], column + match.start(1))
+        parts.append((_literal(text, position, match.start()),))
+        values = read_at(match.start(1) + 1, numbers_of, match[1])
         count *= len(values)
-        _check_count(count, column + match.start())
+        _check_count(count, match.start() + 1)
         parts.append(values)
         position = match.end()
-    parts.append((_literal(text, position, len(text), column),))
+    parts.append((_literal(text, position, len(text)),))
     return ["".join(combination) for combination in product(*parts)]
 
 
-def _literal(text: str, start: int, end: int, column: int) -> str:
+def _literal(text: str, start: int, end: int) -> str:
     part = text[start:end]
     stray = re.search(r"[\[\]]", part)
     if stray is not None:
         what = "this '[' is never closed" if stray[0] == "[" else "this ']' has no '[' before it"
-        raise WordError(what, column=column + start + stray.start(), fix="such as node[1-4]")
+        raise WordError(what, column=start + stray.start() + 1, fix="such as node[1-4]")
     return part
 
 
-def _numbers(content: str, column: int) -> Sequence[str]:
+def _numbers(content: str) -> Sequence[str]:
     values: list[str] = []
+    start = 1
     for item in content.split(","):
-        stripped = item.strip()
-        index = column + len(item) - len(item.lstrip())
-        values.extend(_range(stripped, index))
-        _check_count(len(values), index)
-        column += len(item) + 1
+        column = start + len(item) - len(item.lstrip())
+        values.extend(read_at(column, _range, item.strip()))
+        _check_count(len(values), column)
+        start += len(item) + 1
     return values
 
 
-def _range(item: str, column: int) -> Sequence[str]:
+def _range(item: str) -> Sequence[str]:
     match = _RANGE.fullmatch(item)
     if match is None:
-        raise _bad_range(item, column)
+        raise _bad_range(item)
     first, last, step = match.groups()
     if max(map(len, (first, last or "", step or ""))) > _MAX_DIGITS:
-        raise WordError(f"a number has at most {_MAX_DIGITS} digits", column=column)
+        raise WordError(f"a number has at most {_MAX_DIGITS} digits")
     if last is None:
         return (first,)
-    return _number_range(first, last, step, column)
+    return _number_range(first, last, step)
 
 
-def _number_range(first: str, last: str, step: str | None, column: int) -> Sequence[str]:
+def _number_range(first: str, last: str, step: str | None) -> Sequence[str]:
     padded = (first[0] == "0" and len(first) > 1) or (last[0] == "0" and len(last) > 1)
     if padded and len(first) != len(last):
         raise WordError(
             f"{first} and {last} are not padded to one width",
-            column=column,
             fix=f"such as {first.zfill(len(last))}-{last.zfill(len(first))}",
         )
     low, high, stride = int(first), int(last), int(step or 1)
     if high < low:
-        raise WordError(f"{first}-{last} runs backwards", column=column, fix=f"{last}-{first}")
+        raise WordError(f"{first}-{last} runs backwards", fix=f"{last}-{first}")
     if stride == 0:
-        raise WordError("a step of 0 never ends", column=column, fix=f"{first}-{last}/1")
-    _check_count((high - low) // stride + 1, column)
+        raise WordError("a step of 0 never ends", fix=f"{first}-{last}/1")
+    _check_count((high - low) // stride + 1)
     width = len(first) if padded else 0
     return [str(number).zfill(width) for number in range(low, high + 1, stride)]
 
 
-def _bad_range(item: str, column: int) -> WordError:
+def _bad_range(item: str) -> WordError:
     what, fix = f"{quote(item)} is not a number or a range", "such as node[1-4,7]"
     if not item:
         what = "a number is missing here"
@@ -155,27 +154,27 @@ def _bad_range(item: str, column: int) -> WordError:
         what, fix = f"{quote(item)}: a range is written with '-'", "such as node[1-4]"
     elif re.fullmatch(r"[0-9]+-", item):
         what, fix = f"{quote(item)} has no end", f"such as {item}{int(item[:18].strip('-')) + 3}"
-    return WordError(what, column=column, fix=fix)
+    return WordError(what, fix=fix)
 
 
-def _ansible_range(content: str, column: int) -> Sequence[str]:
+def _ansible_range(content: str) -> Sequence[str]:
     match = _ANSIBLE_RANGE.fullmatch(content)
     if match is None:
         if ":" in content:
-            raise WordError(f"{quote(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
-        return _numbers(content, column)
+            raise WordError(f"{quote(content)} is not a range", fix="such as [01:10] or [a:c]")
+        return _numbers(content)
     first, last, step = match.groups()
     if max(map(len, (first, last, step or ""))) > _MAX_DIGITS:
-        raise WordError(f"a number has at most {_MAX_DIGITS} digits", column=column)
+        raise WordError(f"a number has at most {_MAX_DIGITS} digits")
     if not last.isalpha() and not first.isalpha():
-        return _number_range(first or "0", last, step, column)
+        return _number_range(first or "0", last, step)
     low, high, stride = ascii_letters.find(first or "?"), ascii_letters.find(last), int(step or 1)
     if low < 0 or high < low or stride == 0:
-        raise WordError(f"{quote(content)} is not a range", column=column, fix="such as [01:10] or [a:c]")
+        raise WordError(f"{quote(content)} is not a range", fix="such as [01:10] or [a:c]")
     return ascii_letters[low : high + 1 : stride]
 
 
-def _check_count(count: int, column: int) -> None:
+def _check_count(count: int, column: int = 1) -> None:
     if count > MAX_HOSTS:
         raise WordError(
             f"this would be {count:,} hosts; a line names at most {MAX_HOSTS:,}",

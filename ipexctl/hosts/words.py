@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from ipexctl.hosts.host import WordError, check_host, check_user, describe, quote, read_at
 from ipexctl.hosts.nodeset import expand
 
+Value = TypeVar("Value")
 _GAP = re.compile(r"[ \t]*")
 _QUOTING = re.compile(r"""["'\\]""")
 _UNQUOTED = re.compile(r"[^ \t]+")
@@ -24,12 +25,16 @@ class Word(NamedTuple):
     text: str
     column: int
 
+    def read(self, parse: Callable[[str], Value]) -> Value:
+        return read_at(self.column, parse, self.text)
+
+    def error(self, what: str, fix: str = "") -> WordError:
+        return WordError(what, column=self.column, fix=fix)
+
 
 class Pair(NamedTuple):
-    key: str
-    value: str
-    column: int
-    value_column: int
+    key: Word
+    value: Word
 
 
 def split_words(line: str, *, escapes: bool = False) -> list[Word]:
@@ -61,20 +66,20 @@ def split_pairs(words: list[Word]) -> tuple[list[Word], list[Pair]]:
     pairs: list[Pair] = []
     index = 0
     while index < len(words):
-        text, column = words[index]
+        word = words[index]
         index += 1
-        if "=" not in text and index < len(words) and words[index].text.startswith("="):
-            pairs_value, index = _value_after(words, index)
-            pairs.append(Pair(text, pairs_value.text, column, pairs_value.column))
-        elif "=" in text:
-            key, _, value = text.partition("=")
-            value_column = column + len(key) + 1
-            if not value and index < len(words) and "=" not in words[index].text:
-                value, value_column = words[index]
+        if "=" not in word.text and index < len(words) and words[index].text.startswith("="):
+            value, index = _value_after(words, index)
+            pairs.append(Pair(word, value))
+        elif "=" in word.text:
+            key, _, rest = word.text.partition("=")
+            value = Word(rest, word.column + len(key) + 1)
+            if not rest and index < len(words) and "=" not in words[index].text:
+                value = words[index]
                 index += 1
-            pairs.append(Pair(key, value, column, value_column))
+            pairs.append(Pair(Word(key, word.column), value))
         else:
-            plain_words.append(words[index - 1])
+            plain_words.append(word)
     return plain_words, pairs
 
 

@@ -55,6 +55,8 @@ class ConnectOptions(NamedTuple):
     on_warning: Callable[[str], None] | None = None
     """Called for the first host that the ssh program reaches without being asked for, and for hosts that are slow."""
     transport: Transport = OVER_SSH
+    timeout: float | None = None
+    """Of its sessions."""
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for this call's own job."""
     stays_on: frozenset[str] = frozenset()
@@ -115,7 +117,7 @@ class Connector:
             session = self._over_ssh(host, cancel)
         else:
             session = self._over_srun(host, cancel)
-        session.cancel, session.slow = cancel, self._slow
+        session.cancel, session.slow, session.timeout = cancel, self._slow, self.options.timeout
         if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
@@ -301,7 +303,7 @@ class BorrowedSession(Session):
         self.cancel = cancel
         self._is_lost = False
         self.host = session.host
-        self.on_command, self.slow = session.on_command, session.slow
+        self.on_command, self.slow, self.timeout = session.on_command, session.slow, session.timeout
         self.is_login = session.is_login
 
     def _run(

@@ -131,6 +131,8 @@ class Session(ABC):
     slow = SlowHosts()
     cancel: Cancel | None = None
     """Ends the commands of this session."""
+    timeout: float | None = None
+    """Seconds that the call allows for a step about a run; None: the step's own limit."""
     on_command: Callable[[Command, float], None] | None = None
     """Called for each finished command with its seconds."""
     has_proxy = False

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.facts.live_runs import RUN_ID
 from ipexctl.found_files import account_name
-from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, UnreadableRecord
+from ipexctl.homes.registry import LAST, RunRecord, RunRegistry, UnreadableRecord, record_of
 from ipexctl.hosts.host import Host, check_host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATIENCE
@@ -241,17 +241,4 @@ def _record(node0: Host, plan: Plan, started: float, opened: OpenHosts) -> RunRe
         host = known.get(planned.name) or known.get(planned.address)  # no host that only the plan names is contacted
         if host is not None and planned.name != plan.node0:
             nodes.append(replace(host, name=planned.name))
-    return RunRecord(
-        id=plan.id,
-        node0=nodes[0],
-        home=plan.home,
-        python=plan.python,
-        source=plan,
-        started=started,
-        nodes=tuple(nodes),
-        host_keys=connect.host_keys,
-        connect_timeout=connect.connect_timeout,
-        transport_name=connect.transport.name,
-        options=opened.options,
-        is_kept=False,
-    )
+    return replace(record_of(plan, nodes, connect, opened.options, started), is_kept=False)

@@ -51,7 +51,7 @@ def call_on_node0(
         request,
         record.agent,
         label=f"{action} the run",
-        timeout=timeout,
+        timeout=timeout or session.timeout,
         silence=PATIENCE,
         on_event=on_event,
         on_frame=on_frame,

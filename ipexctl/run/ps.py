@@ -75,10 +75,7 @@ class KnownRun:
 
 
 def query_runs(
-    records: Sequence[RunRecord],
-    open_session: Callable[[RunRecord], Session],
-    cancel: Cancel,
-    timeout: float | None = None,
+    records: Sequence[RunRecord], open_session: Callable[[RunRecord], Session], cancel: Cancel
 ) -> list[KnownRun]:
     places: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
@@ -86,7 +83,7 @@ def query_runs(
 
     def query(group: list[RunRecord]) -> dict[str, KnownRun]:
         with closing(open_session(group[-1])) as session:
-            return query_session(session, group, timeout)
+            return query_session(session, group)
 
     found: dict[str, KnownRun] = {}
     for done in fan_out(list(places.values()), query, forks=FORKS, cancel=cancel):
@@ -100,10 +97,10 @@ def query_runs(
     return [found[record.id] for record in records]
 
 
-def query_session(session: Session, records: Sequence[RunRecord], timeout: float | None = None) -> dict[str, KnownRun]:
+def query_session(session: Session, records: Sequence[RunRecord]) -> dict[str, KnownRun]:
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
-    reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout)
+    reply = call_on_node0(session, newest, "run.runs", "list", request)
     runs = reply.record("runs")
     documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
     return {record.id: _known_run(record, documents.get(record.id)) for record in records}

@@ -201,13 +201,7 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
     return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
 
 
-def dump(
-    session: Session,
-    record: RunRecord,
-    ranks: Sequence[int] | None,
-    *,
-    timeout: float | None = None,
-) -> Dump | RunStatus:
+def dump(session: Session, record: RunRecord, ranks: Sequence[int] | None) -> Dump | RunStatus:
     """Request the stacks from node0. Returns the status instead if the run is over. Raises a HostError."""
     receiver, found = DumpReceiver(record.plan.world_size), None
 
@@ -216,7 +210,7 @@ def dump(
         found = receiver.add(decode_json(frame[1])) or found
 
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
-    reply = call_on_node0(session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame)
+    reply = call_on_node0(session, record, "run.runs", "dump", request, on_frame=on_frame)
     status = read_status(reply["status"])
     if found is None and not status.is_over:
         raise HostError("it sent no stacks, or not all of them", Fix(f"try again: `ipexctl why {record.id} --stacks`"))
@@ -233,9 +227,9 @@ class MissingProfile:
 ProfileAnswer: TypeAlias = tuple[MissingProfile, ...]
 
 
-def request_profile(session: Session, record: RunRecord, *, timeout: float | None = None) -> ProfileAnswer | RunStatus:
+def request_profile(session: Session, record: RunRecord) -> ProfileAnswer | RunStatus:
     """Return the ranks without a profile, or the status if the run is over. Raises a HostError."""
-    wait = timeout or PROFILE_WAIT
+    wait = session.timeout or PROFILE_WAIT
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": None, "wait": wait}
     reply = call_on_node0(session, record, "run.runs", "profile", request, timeout=wait + DUMP_WAIT)
     if reply.get("ranks") is None:

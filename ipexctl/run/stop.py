@@ -27,11 +27,10 @@ def stop(
     *,
     number: int = signal.SIGTERM,
     wait: float = STOP_WAIT,
-    timeout: float | None = None,
 ) -> StopResult:
     """Signal the supervisor; wait until the run has ended. Raises a HostError."""
     by = identify_caller(os.environ)
     sender = by and by._asdict()
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number, "by": sender}
-    reply = call_on_node0(session, record, "run.runs", "stop", request, timeout=timeout)
+    reply = call_on_node0(session, record, "run.runs", "stop", request)
     return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

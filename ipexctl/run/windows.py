@@ -48,7 +48,7 @@ class RunWindows:
     profiles: Mapping[int, RankProfile] = field(default_factory=dict, hash=False)
 
 
-def fetch_windows(session: Session, record: RunRecord, *, timeout: float | None = None) -> RunWindows:
+def fetch_windows(session: Session, record: RunRecord) -> RunWindows:
     """Ask node0, also for a live run."""
     files: list[WindowsFile] = []
     received = 0
@@ -62,7 +62,7 @@ def fetch_windows(session: Session, record: RunRecord, *, timeout: float | None 
         files.append(check_windows(record.plan.world_size, payload))
 
     request: RunReference = {"home": record.home, "id": record.id}
-    call_on_node0(session, record, "run.meter.window_file", "read", request, timeout=timeout, on_frame=on_frame)
+    call_on_node0(session, record, "run.meter.window_file", "read", request, on_frame=on_frame)
     return run_windows(files)
 
 

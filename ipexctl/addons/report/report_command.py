@@ -40,10 +40,10 @@ from ipexctl.ui.text_table import print_lines
 
 
 def report_of(
-    record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel, *, timeout: float | None
+    record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel
 ) -> tuple[ReportPage, int]:
     """The page, and an exit code. Ask node0, else read the copy in `runs`, the registry's directory."""
-    answer = why(record, open_session, runs, cancel, timeout=timeout, has_losses=True)
+    answer = why(record, open_session, runs, cancel, has_losses=True)
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
         return page_without_record(answer.record, answer.diagnosis), answer.exit_code
@@ -91,7 +91,7 @@ class RunPageFile:
     def write(self, record: RunRecord, output: Output) -> bool:
         """Write the page. A failure is only reported, because the run's exit code matters more."""
         with call_about_runs(output) as (caller, _):
-            page, _ = _make_report(record, caller, None)
+            page, _ = _make_report(record, caller)
         try:
             write_page("--report", self.path, page_html(page))
         except UserError as error:
@@ -130,20 +130,18 @@ def _is_page(path: Path) -> bool:
     return not head or GENERATOR.encode() in head
 
 
-def write_report(
-    option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
-) -> int:
+def write_report(option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher) -> int:
     """Exits with the code of `why`."""
     check_file(option, path)
-    (page, exit_code), *others = [_make_report(record, caller, timeout) for record in records]
+    (page, exit_code), *others = [_make_report(record, caller) for record in records]
     comparison = compare(page, *(other for other, _ in others)) if others else None
     write_page(option, path, page_html(replace(page, comparison=comparison)))
     return exit_code
 
 
-def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> tuple[ReportPage, int]:
+def _make_report(record: RunRecord, caller: CallWatcher) -> tuple[ReportPage, int]:
     with node0_of(record, caller) as pool:
-        return report_of(record, pool.session, RunRegistry().directory, pool.cancel, timeout=timeout)
+        return report_of(record, pool.session, RunRegistry().directory, pool.cancel)
 
 
 def write_page(option: str, path: Path, text: str) -> None:
@@ -183,7 +181,7 @@ def report_command(
     check_seconds("--timeout", timeout)
     records = find_runs([run, *(compare or [])], where, output)
     path = page_file or Path(f"report-{records[0].id}.html")
-    with call_about_runs(output) as (caller, _):
-        exit_code = write_report("-o", path, records, caller, timeout)
+    with call_about_runs(output, timeout=timeout) as (caller, _):
+        exit_code = write_report("-o", path, records, caller)
     print_lines([str(path)])
     raise typer.Exit(exit_code)

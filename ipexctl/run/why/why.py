@@ -98,7 +98,6 @@ def why(
     runs: Path,
     cancel: Cancel,
     *,
-    timeout: float | None = None,
     has_losses: bool = False,
 ) -> WhyResult:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory.
@@ -107,10 +106,10 @@ def why(
     """
     try:
         session = open_session(record.node0)
-        snapshot = _read_snapshot(session, record, timeout, losses=has_losses)
+        snapshot = _read_snapshot(session, record, losses=has_losses)
         if snapshot.status.state == "running":
-            snapshot = _with_fresh_dump(snapshot, session, record, timeout)
-        windows = _read_windows(session, record, timeout)
+            snapshot = _with_fresh_dump(snapshot, session, record)
+        windows = _read_windows(session, record)
     except Cancelled:
         raise
     except HostError as error:
@@ -120,9 +119,9 @@ def why(
     return _with_call_options(_with_suspect(_with_windows(answer, windows), open_session))
 
 
-def _read_windows(session: Session, record: RunRecord, timeout: float | None) -> RunWindows | None:
+def _read_windows(session: Session, record: RunRecord) -> RunWindows | None:
     try:
-        return fetch_windows(session, record, timeout=timeout)
+        return fetch_windows(session, record)
     except Cancelled:
         raise
     except HostError:
@@ -191,18 +190,18 @@ def _inspect_suspect(
     return reply.decode(SuspectSnapshot)
 
 
-def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float | None) -> RunSnapshot:
+def _with_fresh_dump(snapshot: RunSnapshot, session: Session, record: RunRecord) -> RunSnapshot:
     """Take a stack dump, if the newest one is old."""
     if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < DUMP_FRESH:
         return snapshot
     try:
-        taken = dump(session, record, None, timeout=timeout)
+        taken = dump(session, record, None)
     except Cancelled:
         raise
     except HostError as error:
         return replace(snapshot, dump_error="; ".join(filter(None, (error.reason, error.advice))))
     if isinstance(taken, RunStatus):
-        return replace(_read_snapshot(session, record, timeout), losses=snapshot.losses, series=snapshot.series)
+        return replace(_read_snapshot(session, record), losses=snapshot.losses, series=snapshot.series)
     return replace(snapshot, dump=taken)
 
 
@@ -241,9 +240,7 @@ def _stops(step: str) -> bool:
     return isinstance(step, Fix) and any(command.verb == "stop" for command in step.commands)
 
 
-def _read_snapshot(
-    session: Session, record: RunRecord, timeout: float | None, *, copy: bool = False, losses: bool = False
-) -> RunSnapshot:
+def _read_snapshot(session: Session, record: RunRecord, *, copy: bool = False, losses: bool = False) -> RunSnapshot:
     output: list[Chunk] = []
     received = 0
     receiver = DumpReceiver(record.plan.world_size)
@@ -261,7 +258,7 @@ def _read_snapshot(
             output.append(decode_chunk(kind, payload))
 
     request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy, "losses": losses}
-    reply = call_on_node0(session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame)
+    reply = call_on_node0(session, record, "run.run_snapshot", "read", request, on_frame=on_frame)
     node0 = record.node0.name
     snapshot = read_snapshot(reply, output, node0, newest_dump)
     context = replace(
@@ -278,7 +275,7 @@ def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, ca
     if snapshot.status.output_lost is None:
         return diagnose(snapshot)
     try:
-        copied = _copied_snapshot(record, runs, None, cancel)
+        copied = _copied_snapshot(record, runs, cancel)
     except Cancelled:
         raise
     except HostError:
@@ -297,20 +294,21 @@ def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, ca
 def cause_from_copy(record: RunRecord, runs: Path) -> Cause | None:
     """The cause for a run that was just followed to its end, without another call to node0."""
     try:
-        snapshot = _copied_snapshot(record, runs, 10.0, Cancel())
+        snapshot = _copied_snapshot(record, runs, Cancel(), timeout=10.0)
     except HostError:
         return None
     return diagnose(snapshot).cause if snapshot is not None else None
 
 
 def _copied_snapshot(
-    record: RunRecord, runs: Path, timeout: float | None, cancel: Cancel, *, losses: bool = False
+    record: RunRecord, runs: Path, cancel: Cancel, *, timeout: float | None = None, losses: bool = False
 ) -> RunSnapshot | None:
     """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
     local, session = open_copy(record, runs, cancel)
-    return _read_snapshot(session, local, timeout, copy=True, losses=losses)
+    session.timeout = timeout
+    return _read_snapshot(session, local, copy=True, losses=losses)
 
 
 def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, *, losses: bool) -> WhyResult:
@@ -319,7 +317,7 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel, 
     what = "" if error.has_answered or not is_away else " can't be reached"
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
-        snapshot = _copied_snapshot(record, runs, None, cancel, losses=losses)
+        snapshot = _copied_snapshot(record, runs, cancel, losses=losses)
     except HostError:
         snapshot = None
     is_cut = snapshot is None or snapshot.status.state not in FINAL

@@ -221,19 +221,25 @@ class RunFigures:
         group = self.group
         tokens = [each.tokens_per_sample for each in self._training.values()]
         throughput = run_throughput([rank.throughput for rank in ranks], group, tokens)
-        slow, network = self._slow.slow, self._network.network
-        amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         progress = self.progress(now, is_over=status.state in FINAL)
         if any(rank.figures.unheard for rank in ranks) or (progress is not None and progress.is_still):
             throughput, progress = None, progress and progress._replace(left=None, speed="")
-        status = status._replace(progress=progress)
-        status = status._replace(ranks=tuple(ranks), throughput=throughput, group=group)
         wrong, exchange = self._wrong, self.exchange
         if any(each.kind in ALONE for each in wrong):
             exchange = GradientExchange(seen=False)
         elif exchange is not None:
             wrong = (WrongTraining.seen("no-exchange", self._hosts, "no collective since the first step"), *wrong)
-        status = status._replace(nan=self.nan, exchange=exchange, wrong=wrong)
         profile = main_profile(self._profiles.values())
-        levers = with_speedups(self._asked, profile.speedups if profile is not None else {})
-        return status._replace(slow=slow, network=network, levers=levers, amx_idle=amx_idle)
+        return status._replace(
+            ranks=tuple(ranks),
+            throughput=throughput,
+            progress=progress,
+            group=group,
+            nan=self.nan,
+            exchange=exchange,
+            wrong=wrong,
+            slow=self._slow.slow,
+            network=self._network.network,
+            levers=with_speedups(self._asked, profile.speedups if profile is not None else {}),
+            amx_idle={host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts},
+        )
