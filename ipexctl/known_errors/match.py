@@ -16,6 +16,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, read_command
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.json_records import PRIVATE
+from ipexctl.node.common.mpi import MPI_NAMES
 from ipexctl.node.common.plan import NO_PLAN, Plan
 from ipexctl.node.common.records import Detail, Proof
 from ipexctl.node.run.decisions.verdict import signal_name
@@ -325,6 +326,7 @@ class PatternMatch:
             doubt=f"; {_folded(quiet)} did not report this, or had not reached that line" if quiet else "",
             run=self.context.run,
             python=self.context.python,
+            mpis=MPI_NAMES,
         )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.limits import LOCK_VALID
+from ipexctl.node.common.mpi import MPIS
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.node_call import WALK
 
@@ -36,7 +37,15 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 
 @functools.cache
 def probe_script() -> str:
-    return _awk("kernel", "runs", "processes") + shell_text(WALK) + "".join(shell_text(_HERE / file) for file in _FILES)
+    files = (WALK, *(_HERE / file for file in _FILES))
+    return _awk("kernel", "runs", "processes") + _each_mpirun() + "".join(map(shell_text, files))
+
+
+def _each_mpirun() -> str:
+    """What `places.sh` calls with the directories that come first."""
+    programs = " ".join(dict.fromkeys(("mpirun", *(mpi.program for mpi in MPIS))))
+    places = " ".join(mpi.places for mpi in MPIS)
+    return f"each_mpirun() {{\n    each_program one_mpirun 6 '{programs}' \"$@\" {places}\n}}\n"
 
 
 def _awk(*names: str) -> str:

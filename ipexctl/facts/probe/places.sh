@@ -279,10 +279,7 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
         "$HOME"/anaconda3/bin "$HOME"/miniforge3/bin "$HOME"/mambaforge/bin "$HOME"/.pyenv/versions/*/bin \
         "$HOME"/.local/share/uv/python/*/bin "$home"/python*/bin /opt/rh/rh-python3*/root/usr/bin \
         /opt/intel/oneapi/intelpython/latest/bin /opt/homebrew/bin
-    each_program one_mpirun 6 'mpirun mpiexec.hydra' "$@" \
-        /usr/local/bin /usr/bin "$I_MPI_ROOT"/bin /opt/intel/oneapi/mpi/*/bin "$HOME"/intel/oneapi/mpi/*/bin \
-        /opt/intel/compilers_and_libraries*/linux/mpi/intel64/bin /usr/lib64/openmpi/bin /usr/lib64/mpich/bin \
-        /usr/lib64/mvapich2*/bin /opt/openmpi*/bin /opt/ompi*/bin /opt/mpich*/bin /usr/local/openmpi*/bin
+    each_mpirun "$@" /usr/local/bin /usr/bin
     slurm=
     for name in bash ssh awk tar sha256sum timeout rsync curl numactl taskset gcc g++ uv nc ncat socat perl python3 getent \
         ip srun qsub bsub; do

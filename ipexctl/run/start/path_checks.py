@@ -27,7 +27,7 @@ from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.json_records import JsonError, parse_object
-from ipexctl.node.common.mpi import INTEL, MPICH
+from ipexctl.node.common.mpi import INTEL, MPICH, MPIS
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import WALK, script_text
@@ -39,6 +39,8 @@ from ipexctl.run.start.start_request import StartError, StartFailure
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
 _SAME_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
+_PACKAGES = (*_SAME_PACKAGES, *(mpi.package for mpi in MPIS), "accelerate", "transformers", "trl")
+"""On which a plan depends."""
 # Intel's mpirun looks for mpiexec.hydra on PATH. It is a script that prints errors first if its path has a space.
 _SCRIPT = """\
 {tests}
@@ -51,7 +53,8 @@ if [ -n "$mpi" ]; then
 fi
 if [ -n "$python" ]; then
   command -v "$python" >/dev/null || {{ echo "python it does not exist"; exit 0; }}
-  output=$("$python" -c {script} 2>&1); code=$? last=$(printf '%s\\n' "$output" | grep '[^[:space:]]' | tail -n 1)
+  output=$("$python" -c {script} {packages} 2>&1); code=$?
+  last=$(printf '%s\\n' "$output" | grep '[^[:space:]]' | tail -n 1)
   if [ -z "$last" ]; then echo "python it printed nothing (exit code $code): is it a Python?"
   elif [ $code = 0 ]; then printf 'found %s\\n' "$last"
   else printf 'python %s\\n' "$last"
@@ -160,6 +163,7 @@ def check_paths(
         mpi=shlex.quote(mpi),
         python=shlex.quote(asked.python or ""),
         script=shlex.quote(script_text("run.interpreter")),
+        packages=shlex.join(_PACKAGES),
     )
 
     def check(host: Host, session: Session) -> FoundPaths:

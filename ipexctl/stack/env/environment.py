@@ -25,6 +25,7 @@ from ipexctl.limits import ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import HomeRequest
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.mpi import MPI_NAMES
 from ipexctl.node.common.plan import NO_PLAN
 from ipexctl.node.env.build import BuildRequest
 from ipexctl.node.env.check import normalize
@@ -319,7 +320,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
         return reason, Fix("`ipexctl install --stack {row} {*words} --with 'numpy<2'`", row=record.row, words=words)
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
-    return reason, Fix(cause.at_install, fix=fix) or fix
+    return reason, Fix(cause.at_install, fix=fix, mpis=MPI_NAMES) or fix
 
 
 def _other_version(record: EnvRecord, package: str) -> str:
