@@ -1,4 +1,4 @@
-"""What ipexctl keeps on the control machine and in homes: records and copies of runs; how they are pruned and removed.
+"""What ipexctl keeps on the control machine and in homes: records and copies of runs; pruning and removal.
 
-Nothing here starts, follows or ends a run.
+In: plans, statuses, limits. Out: `RunRecord`s, files removed. Never starts, follows or ends a run.
 """

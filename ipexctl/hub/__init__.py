@@ -1,3 +1,4 @@
-"""Models and datasets of a hub: names of its repositories, the machine that downloads one once, and its way to every
-host's cache. The programs on the hosts are in `node/hub/`.
+"""Models and datasets of a hub; the programs on the hosts are in `node/hub/`.
+
+In: names of repositories. Out: one download, copied to every host's cache. Never changes a repository.
 """

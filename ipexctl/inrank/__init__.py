@@ -1,2 +1,5 @@
-"""Runs in a rank's own process: all-reduce in shared memory and between hosts, the step meter, and the profile of
-two steps. Imports only itself, relatively, torch, and the standard library of Python 3.8."""
+"""Runs in a rank's own process: all-reduce in shared memory and between hosts, the step meter, the profile.
+
+In: what torch calls, the plan's variables. Out: sums, the ring of steps, notes. Never imports more than itself,
+relatively, torch, and the standard library of Python 3.8.
+"""

@@ -42,6 +42,7 @@ class ResumeFlag(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
     name: str
+    """As typed, relative to the working directory."""
     text: str | None = None
     """None if it is not text: a zip archive, compiled code."""
     imports: tuple[Import, ...] = ()
@@ -64,21 +65,27 @@ class ScriptFile:
     """The `ipexctl run --install` that installs the project's requirements file; None if `run` would not use it, or
     this call has named extras or groups."""
     packages: frozenset[str] = frozenset()
+    """Normalized names of those in the environment."""
     uses_trainer: bool = False
     uses_accelerate: bool = False
     resumes: ResumeFlag | None = None
     """How the script resumes without an argument that says so."""
     checkpoints: tuple[NamedCheckpoint, ...] = ()
+    """That its text names."""
     uses_hub: bool = False
     """True if it imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()
+    """Lines that need a GPU and that no guard protects."""
     spawner: Spawner | None = None
+    """Where it starts ranks of its own; None if it does not."""
     files: tuple[str, ...] = ()
+    """That its text names."""
     notes: tuple[str, ...] = ()
     """What of the script and its modules is not checked."""
     layout: ProjectLayout | None = None
+    """None if the script is in no project."""
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
     is_installed_by_run: bool = False
     """True if this call has just installed the project's requirements."""

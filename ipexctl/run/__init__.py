@@ -1,3 +1,5 @@
-"""A run's life on the control machine; the programs on the nodes are in `node/run/`. `start/` starts a run, `follow`
-and `wait` follow it, `stack_dump`, `hang` and `why/` explain it; `homes/` has the records.
+"""A run's life on the control machine; the programs on the nodes are in `node/run/`, the records in `homes/`.
+
+In: a `RunSpec`, or the record of a run. Out: a run that `start/` starts, what `follow` and `wait` see, and what
+`stack_dump`, `hang` and `why/` explain. Never prints.
 """

@@ -195,6 +195,8 @@ class Commit(NamedTuple):
 
 
 class Plan(NamedTuple):
+    """What was decided. `asked` has what was asked: of a field that both have, this one is what runs."""
+
     id: str
     home: str
     """Absolute path, the same on every host."""
@@ -204,6 +206,7 @@ class Plan(NamedTuple):
     flavor: str = ""
     """A `LaunchFlavor`: what starts the ranks."""
     launcher: LauncherChoice = LauncherChoice("mpirun", "", "")
+    """Which one starts the ranks, and why; an empty path until it is chosen."""
     argv: tuple[str, ...] = ()
     """The launcher's command line; without a launcher, the rank wrapper's."""
     launcher_env: tuple[Setting, ...] = ()
@@ -211,19 +214,25 @@ class Plan(NamedTuple):
     hosts: tuple[HostPlan, ...] = ()
     """Hosts with ranks, in hostfile order."""
     settings: tuple[Setting, ...] = ()
+    """Variables of the ranks, each with its reason."""
     master_addr: str = ""
+    """Address where the ranks meet: node0, unless the user sets MASTER_ADDR."""
     master_port: int | None = None
     """None if node0 chooses a free port when the run starts."""
     backend: Backend = ""
+    """Of torch.distributed; empty until it is chosen."""
     backend_reason: str = ""
     """Empty if the call names the backend."""
     python: str = ""
+    """Path of the ranks' Python, the same on every host."""
     env: str | None = None
+    """None for the user's own Python."""
     stack: str | None = None
     """Stack of the environment; None for a user's environment, or with several `candidates`."""
     candidates: tuple[str, ...] = ()
     """Stacks from which install takes the first that the indexes have; the plan is for the last."""
     command: tuple[str, ...] = ()
+    """Words that start a rank, without the launcher."""
     cwd: str = ""
     """The home until it is known where the project is on the hosts."""
     files: tuple[LaunchFile, ...] = ()
@@ -247,6 +256,7 @@ class Plan(NamedTuple):
     ends_at_logout: tuple[str, ...] = ()
     """Hosts where logind kills an account's processes when the account logs out."""
     notes: tuple[str, ...] = ()
+    """What the user should know before the start, in the order in which it is shown."""
     choices: tuple[str, ...] = ()
     """Why ipexctl chose what the user did not; shown by -v."""
     rank_options: Mapping[str, Choice] = ALL_OFF
@@ -255,17 +265,22 @@ class Plan(NamedTuple):
     """None if the line names no model that node0 has."""
     other_runs: tuple[OtherRun, ...] = ()
     install: str = ""
+    """Command that makes the environment again; empty for the user's own Python."""
     packages: tuple[str, ...] = ()
+    """Names in the environment, normalized."""
     install_by_run: str = ""
     """Command that also installs `project_packages`; empty if none would."""
     project_packages: tuple[str, ...] = ()
+    """Names and pins of the project's requirements."""
     project: PlannedProject = PlannedProject()
     versions: Mapping[str, str] = {}
     """Packages of the environment."""
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
+    """Step of the start → its seconds, set once the project is sent."""
     apart: ApartHosts | None = None
+    """None if the hosts have the same checkpoints."""
     resumes_from: str = ""
     """RUN:PATH of the checkpoint that was there before the start; empty if none was found, or for a new run."""
     by: RunBy | None = None

@@ -404,25 +404,35 @@ class RunStatus(NamedTuple):
     state: State
     script: str = ""
     env: str = ""
+    """Name of the environment, or the path of the user's Python."""
     nodes: int = 1
+    """Hosts with ranks."""
     world_size: int = 0
     started: float | None = None
+    """Seconds since 1970 by node0's clock, as are all times here."""
     ended: float | None = None
     exit_code: int | None = None
+    """None until the run has ended."""
     ranks: tuple[RankStatus, ...] = ()
     first_failure: Failure | None = None
+    """Of the last attempt; `attempts` has those before."""
     reason: str = ""
+    """Why the run ended, or why it can never be known; empty while it goes on, and after a success."""
     stopped: StopRecord | None = None
     """None unless the run was stopped."""
     attempt: int = 0
     """Restarts so far."""
     restarts: int = 0
+    """Most restarts that the call allows."""
     silent: Silence | None = None
+    """The silence that was reported and goes on; or None."""
     supervisor: ProcessIdentity = ProcessIdentity(0)
+    """Pid 0 until the supervisor has begun."""
     node0: str = ""
     mpirun: LauncherStatus = LauncherStatus()
     master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
+    """Those before this one."""
     unwritten_events: int | None = None
     """Number of events not written yet because the disk is full; None if that never happened."""
     unstored_output: int | None = None
@@ -431,10 +441,13 @@ class RunStatus(NamedTuple):
     throughput: Throughput | None = None
     """All ranks together; None if nothing was measured."""
     progress: TrainingProgress | None = None
+    """None until a step or a loss is known."""
     group: TrainingGroup | None = None
     """None before 20 steps, with --backend none, or if the ranks' group is unknown."""
     untrained: Untrained | None = None
+    """Set once a run has succeeded without a step."""
     nan: NanLoss | None = None
+    """None unless the last loss of a rank is no number."""
     exchange: GradientExchange | None = None
     """None unless ranks of one group exchanged nothing."""
     wrong: tuple[WrongTraining, ...] = ()

@@ -142,10 +142,12 @@ class RankProgress(NamedTuple):
 
 class RankTraining(NamedTuple):
     levers: tuple[LeverNote, ...] = ()
+    """What became of each option that makes a training faster, in this rank."""
     progress: RankProgress = RankProgress()
     steps: int = 0
     """Of the first optimizer."""
     backwards: int = 0
+    """Calls of backward, also those without a step."""
     has_gradients: bool = True
     """True once an optimizer was about to step with a gradient."""
     is_cleared: bool = False

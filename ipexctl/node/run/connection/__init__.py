@@ -1,5 +1,5 @@
 """What ranks and host starters tell the supervisor, their end of the connection, and when the other end is lost.
 
-Touches sockets, and a file for output that waits. `common/token_proof.py` has the handshake, `common/frames.py` the
-bytes.
+In and out: frames (`common/frames.py`) behind a handshake (`common/token_proof.py`), a file for output that waits.
+Never decides about the run.
 """

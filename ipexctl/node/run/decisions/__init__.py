@@ -1,1 +1,4 @@
-"""What a supervisor does next, and why a run ended. Pure: no clock, file, socket or process; values in, values out."""
+"""What a supervisor does next, and why a run ended. Pure.
+
+In: a frozen state, an event, a time. Out: a new state and commands. Never reads a clock, file, socket or process.
+"""

@@ -170,36 +170,49 @@ class SupervisorState(NamedTuple):
     """The status without ranks and figures."""
     ranks: Mapping[int, RankState]
     created_at: float
+    """Start of the supervisor; the time limit counts from here."""
     checked_at: float
+    """Last tick."""
     resumed_at: float = 0.0
-    starvation: float = 1.0
     """Last resumption of this process after a suspension. The ranks' silence counts from here at the earliest."""
+    starvation: float = 1.0
+    """How many times as long as on an idle machine the busiest host takes; limits are stretched by it."""
     launcher: LauncherState | None = None
+    """None before the first start."""
     starters: Mapping[str, StarterState] = {}
+    """Host → its starter; empty if mpirun reaches the hosts by ssh."""
     ending: Ending | None = None
+    """None while the attempt goes on."""
     raised_before: Raised | None = None
     """What ended the attempt before, if that was an exception."""
     signalled_at: float | None = None
     """When a wrapper first got a signal that the supervisor did not send."""
     is_exchanging: bool = False
+    """True while ranks wait for the checkpoint exchange."""
     search: HostSearch | None = None
     """Set between two attempts of a run with a pool of hosts."""
     asked_at: float = 0.0
+    """When hosts were last asked whether they are there."""
     is_preparing: bool = False
     """True while hosts are sent their jobs, before the launcher starts."""
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
+    """Id of the dump that was taken because all ranks were silent; or empty."""
     profile: PendingProfile | None = None
+    """None unless a profile was asked for and ranks have not answered."""
     profiles: int = 0
     """Profiles that were requested so far."""
     job: JobState | None = None
+    """None outside of Slurm."""
     limit: JobLimit | None = None
+    """What Slurm says of the time left; None outside of a job."""
     is_limit_near: bool = False
     """True once the ranks were told that the job is about to end."""
     has_left_at_notice: bool = False
     """True once a rank has exited after the notice. Others may still be saving, or fail because it is gone."""
     has_noticed: bool = False
+    """True once a wrapper has got the notice of a queue."""
     is_asked_to_stop: bool = False
     """True after a signal from ipexctl stop, the call, or the queue."""
     is_closing: bool = False

@@ -1,4 +1,5 @@
 """Starts rank wrappers on its host: directly, or by the command lines that mpirun hands to its ssh.
 
-Touches processes of its own host and one connection to the supervisor. The supervisor uses it for node0's ranks.
+In: a contact on stdin, then the supervisor's orders, each proven. Out: processes, their output and exit codes. Never
+touches another host. The supervisor uses it for node0's ranks.
 """

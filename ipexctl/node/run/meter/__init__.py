@@ -1,4 +1,4 @@
 """Figures of ranks and hosts: read in the rank wrapper, counted in windows, judged by the supervisor and `why`.
 
-Reads the ring of steps and /proc, and writes files of windows. A figure never decides about a run.
+In: the ring of steps and /proc. Out: files of windows, rates, slow ranks. Never decides about a run.
 """

@@ -49,6 +49,7 @@ class RankProfile(NamedTuple):
     note: str = ""
     """Why there is no profile; the other fields are empty then."""
     first_step: int = 0
+    """Number of the first step in the window."""
     steps: int = 0
     """Whole steps; 0 if a step took too long, so that only its beginning was profiled."""
     seconds: float = 0.0
@@ -56,10 +57,12 @@ class RankProfile(NamedTuple):
     usual: float = 0.0
     """Seconds of a step before."""
     data: float = 0.0
+    """Seconds that the main thread waited for data; the four after it likewise, of their part of a step."""
     forward: float = 0.0
     backward: float = 0.0
     optimizer: float = 0.0
     rest: float = 0.0
+    """Of no other part."""
     communication: tuple[float, ...] = ()
     """Of each step."""
     gaps: float = 0.0
@@ -71,21 +74,28 @@ class RankProfile(NamedTuple):
     queued: float | None = None
     """Seconds that the main thread waited for a processor; None likewise."""
     cores: int = 0
+    """That the process may use."""
     threads: int = 0
+    """Of torch in an operator."""
     load: float = 0.0
+    """Load average of the host over a minute."""
     operators: tuple[OperatorTime, ...] = ()
+    """Those that took longest, first."""
     is_compiled: bool = False
     flops: int = 0
     """Of the matrix products in the window."""
     dtype: str = ""
+    """Of most FLOPs."""
     products: int = 0
     product_seconds: float = 0.0
+    """Seconds in matrix products."""
     peak: float = 0.0
     """FLOP/s of the fastest matrix product of that type, measured after the window; 0 if unknown."""
     peak_spread: float = 0.0
     """How many times slower the median product of that size was."""
     levers: tuple[LeverTime, ...] = ()
     events: int = 0
+    """That torch recorded."""
     trace: str = ""
     """Name of the trace, or after `!` why it is missing."""
     cost: float = 0.0

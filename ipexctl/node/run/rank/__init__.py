@@ -1,5 +1,5 @@
 """The wrapper of one rank: its variables, cores, output, stack dumps and exit code.
 
-Touches the rank's processes and one connection to the supervisor, and nothing of other ranks. It imports neither
-the supervisor nor its decisions: each starts and ends without the other.
+In: plan.json, job.json, the supervisor's messages. Out: the command's output and end. Never touches other ranks, or
+imports the supervisor or its decisions: each starts and ends without the other.
 """

@@ -135,6 +135,7 @@ class WrapperState(NamedTuple):
     phase: Phase = Phase.CONNECTING
     bond: Bond = Bond.HELD
     lost_reason: str = ""
+    """Why the supervisor is lost; empty while it is not."""
     attempt: int | None = None
     """None until the supervisor's first welcome."""
     exchange_port: int | None = None
@@ -144,28 +145,40 @@ class WrapperState(NamedTuple):
     keeps_going: bool = False
     """True if the command is a copy that ends, and starts again, without the others."""
     restarts_left: int = 0
+    """Of a copy that keeps going."""
     restarts: int = 0
+    """How often the copy was started again."""
     will_restart: bool = False
     """True once a copy has failed, until it is started again."""
     last_code: int | None = None
     """Exit code of the command before, if it was started again."""
     port: int | None = None
+    """What `{port}` in the command stands for; None without one."""
     awaits_peers: bool = False
     """True if the command has `{peers}`, until the supervisor sends the ports of all ranks."""
     pid: int | None = None
+    """The command's; None until it is started."""
     mismatches: tuple[str, ...] = ()
+    """Sentences that say where cores and memory differ from the plan."""
     not_started: str = ""
+    """Why the command could not be started; or empty."""
     raised: ProcessIdentity | None = None
+    """The process of the command that raised an exception and has not exited; or None."""
     raised_at: float = NEVER
     patience: float = 0.0
     """Seconds for that process to exit."""
     raised_code: int = 0
     raised_text: str = ""
     raised_place: str = ""
+    """File and line of that exception."""
     stuck: Json | None = None
+    """Report that this process did not exit in time, sent again after a reconnect."""
     exit: Json | None = None
+    """Report of the end of the command; None until then."""
     kill_at: float = NEVER
+    """Monotonic, as are all times here: when SIGKILL follows."""
     drain_until: float = NEVER
+    """When the rest of the output is given up, after the end of the command."""
     beat_at: float = 0.0
     poll_at: float = 0.0
     memory_at: float = NEVER
@@ -176,6 +189,7 @@ class WrapperState(NamedTuple):
     left: Json | None = None
     """Set once its script has ended without an exception, before it was told to: rank 0 keeps its TCP store then."""
     end_sent: bool = False
+    """True once the supervisor was told that all output is sent, on this connection."""
     outside_signal: int | None = None
     """The first signal that ends the wrapper, from any process but the supervisor, if the command was running."""
 
