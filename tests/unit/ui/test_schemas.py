@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,12 @@ from ipexctl.node.common.records import (
     OutOfMemory,
     RankFigures,
     RankStatus,
+    RunStatus,
     StopRecord,
     Throughput,
     WireAdvice,
 )
-from ipexctl.node.run.record.run_document import CallDocument, RunDocument, document_of_run, run_json
+from ipexctl.node.run.record.run_document import AS_IN_STATUS, CallDocument, RunDocument, document_of_run, run_json
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.hosts_now import RunOnHosts
@@ -47,7 +49,7 @@ from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.ui.launch_plan import show_refused_json
 from ipexctl.ui.run.why_document import why_json
-from schemas import DIRECTORY, schemas, text_of
+from schemas import DIRECTORY, annotations_of, schemas, text_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 N1 = Host("n1", "n1")
@@ -88,6 +90,12 @@ def runs() -> Iterator[RunDocument]:
     for status in (None, RUNNING, TRAINING, FAILED, measured):
         yield document_of_run(RECORD.plan, status, 1.0)
     yield RunDocument(call=CallDocument(2, 0.1, ()))
+
+
+@pytest.mark.parametrize("name", AS_IN_STATUS)
+def test_a_key_whose_value_is_the_statuss_has_its_type(name: str) -> None:
+    own = dict(annotations_of(RunStatus)).get(name) or get_annotations(getattr(RunStatus, name).fget)["return"]
+    assert dict(annotations_of(RunDocument))[name] in (own, f"{own} | None")
 
 
 def test_a_run_is_valid_in_each_of_its_documents() -> None:

@@ -165,7 +165,7 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
         return of_plan
     progress = status.progress or TrainingProgress()
     return of_plan._replace(
-        **{name: getattr(status, name) for name in _AS_IN_STATUS},
+        **{name: getattr(status, name) for name in AS_IN_STATUS},
         started=status.started or started,
         seconds=status.took,
         exit_code=status.code if status.is_over else None,
@@ -183,10 +183,11 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
     )
 
 
-_AS_IN_STATUS = (
+AS_IN_STATUS = (
     *("state", "ended", "attempt", "reason", "first_failure", "stopped", "output_lost", "throughput", "group"),
     *("untrained", "nan", "exchange", "network", "wrong", "levers"),
 )
+"""Keys whose value is the status's; a test compares their types."""
 
 
 def rank_document(row: RankStatus) -> RankDocument:
