@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Literal, Mapping, Sequence
 
 from ipexctl.node.common import listener
 from ipexctl.node.common.clock import MOST_STARVATION, starvation
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.plan import HostPlan, Plan
     from ipexctl.node.common.training import RankProgress
     from ipexctl.node.run.supervisor.checkpoint_exchange import CheckpointExchange
+    from ipexctl.node.run.supervisor.host_calls import HostAnswer
     from ipexctl.node.run.supervisor.launcher import AttemptProcesses
 
 MINIMUM_TURN = 0.01
@@ -91,6 +92,7 @@ STARTER_HEARD = 6.0
 
 BY_OWN_KEYS = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={STARTER_CALL:.0f}")
 MOST_OF_LINE = 200
+CallKind = Literal["wrappers", "starters", "hosts"]
 _GPU = re.compile(r"\b(?:gpus?|cuda|nccl|accelerators?)\b", re.IGNORECASE)
 
 
@@ -116,12 +118,16 @@ class SupervisorLoop:
         )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
         self.shells = self.open_shells(start.plan) if start.plan.has_starters and not start.plan.is_direct else None
+        self.ports: Sequence[RankConnections | ShellConnections] = (*filter(None, (self.connections, self.shells)),)
         self.place_ranks()
         self.connections.listener.addresses.update(host.address for host in start.plan.all_hosts)
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
-        self.calls: HostCalls | None = None
-        self.starter_calls: HostCalls | None = None
-        self.wrapper_calls: HostCalls | None = None
+        self.calls: dict[CallKind, HostCalls] = {}
+        self.answers: Mapping[CallKind, Callable[[HostAnswer], None]] = {
+            "wrappers": lambda answer: self.on_wrappers_gone(answer.host, gone_ranks(answer)),
+            "starters": lambda answer: self.log("starter-called", {"host": answer.host, "problem": answer.problem}),
+            "hosts": self.on_host_answer,
+        }
         self.asked_wrappers: dict[str, Mapping[int, m.WrapperProcess]] = {}
         """Host → wrappers that it is asked about."""
         self.jobs: Mapping[str, str] = {}
@@ -211,19 +217,14 @@ class SupervisorLoop:
             if self.is_finished:
                 return
         wait = min(interval, self.record.times.seconds_left(began))
-        readers, writers = self.connections.readers(), self.connections.writers()
-        if self.shells is not None:
-            readers, writers = [*readers, *self.shells.readers()], [*writers, *self.shells.writers()]
+        readers = [reader for port in self.ports for reader in port.readers()]
+        writers = [writer for port in self.ports for writer in port.writers()]
         readable, _ = ready([self.wake, *readers], writers, wait)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
-        is_output = self.connections.handle_ready(
-            [reader for reader in readable if reader != self.wake], time.monotonic()
-        )
-        if self.shells is not None:
-            self.shells.handle_ready(readable)
-        if is_output and (rest := MINIMUM_TURN - (time.monotonic() - began)) > 0:
+        has_output = [port.handle_ready(readable, time.monotonic()) for port in self.ports]
+        if any(has_output) and (rest := MINIMUM_TURN - (time.monotonic() - began)) > 0:
             time.sleep(rest)
         self.record.times.write(*now())
         self.record.save(time.monotonic())
@@ -308,13 +309,12 @@ class SupervisorLoop:
                     self.on_event(event)
 
     def check(self, clock: float) -> None:
-        self.connections.listener.drop_late(clock)
-        if self.starter_calls is not None and all(each.is_connected for each in self.state.starters.values()):
+        for port in self.ports:
+            port.listener.drop_late(clock)
+        if "starters" in self.calls and all(each.is_connected for each in self.state.starters.values()):
             remove_file(self.record.path(STARTERS_FILE))
-        if self.shells is not None:
-            self.shells.listener.drop_late(clock)
-            if all(peer.is_over for peer in self.state.ranks.values()):
-                self.shells.end_lost()
+        if self.shells is not None and all(peer.is_over for peer in self.state.ranks.values()):
+            self.shells.end_lost()
         self.check_exchange()
         self.take_answers()
         if self.job is not None and (left := self.job.time_left(clock)) is not None:
@@ -591,12 +591,11 @@ class SupervisorLoop:
         contact = StarterContact(self.request.token, local, int(port), names)
         with contextlib.suppress(OSError):
             write_json_atomically(self.record.path(STARTERS_FILE), contact._asdict(), durable=False)
-        if self.starter_calls is None:
-            self.starter_calls = HostCalls(BY_OWN_KEYS, shell_environment(plan), self.state.starvation)
+        calls = self.calls.setdefault("starters", self.host_calls(BY_OWN_KEYS))
         for host in self.hosts_named(names):
             stdin = json.dumps(starter_request(plan, host.name, contact)).encode() + b"\n"
             line = program_line(plan, "run.host_starter", host.name)
-            self.starter_calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
+            calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
 
     def hosts_named(self, names: Collection[str]) -> list[HostPlan]:
         return [host for host in self.state.plan.all_hosts if host.name in names]
@@ -610,9 +609,9 @@ class SupervisorLoop:
             away = tuple(host for host, starter in self.state.starters.items() if not starter.is_connected)
             self.call_starters(tuple(set(command.hosts) & set(away)))
             return
-        self.calls = HostCalls(self.state.shell, shell_environment(self.state.plan), self.state.starvation)
+        calls = self.calls["hosts"] = self.host_calls(self.state.shell)
         for each in self.hosts_named(command.hosts):
-            self.calls.find(each.name, each.word, self.rundir)
+            calls.find(each.name, each.word, self.rundir)
 
     def prepare_hosts(self, _: m.SupervisorAct) -> None:
         """Write the hostfile and node0's job file, and send other homes their jobs. Without logins, `start_orders`
@@ -631,11 +630,11 @@ class SupervisorLoop:
         except OSError as error:
             self.on_event(m.HostsPrepared({plan.node0: f"{error.filename or path}: {error.strerror or error}"}))
             return
-        self.calls = HostCalls(self.state.shell, shell_environment(plan), self.state.starvation)
+        calls = self.calls["hosts"] = self.host_calls(self.state.shell)
         firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
         for home, first in firsts.items() if self.state.shell else ():
             if home != own:
-                self.calls.give_job(first.name, first.word, path, self.jobs[home])
+                calls.give_job(first.name, first.word, path, self.jobs[home])
         self.refused: dict[str, str] = {}
         self.take_answers()
 
@@ -649,10 +648,9 @@ class SupervisorLoop:
             self.connections.starters.send(command.host, {"t": "ask", "wrappers": rows})
         elif plan.shell and command.host not in self.asked_wrappers:
             self.asked_wrappers[command.host] = command.wrappers
-            if self.wrapper_calls is None:
-                self.wrapper_calls = HostCalls(plan.shell, shell_environment(plan), self.state.starvation)
+            calls = self.calls.setdefault("wrappers", self.host_calls(plan.shell))
             for host in self.hosts_named((command.host,)):
-                self.wrapper_calls.ask_wrappers(host.name, host.word, command.wrappers)
+                calls.ask_wrappers(host.name, host.word, command.wrappers)
 
     def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None:
         if self.shells is not None:
@@ -663,23 +661,22 @@ class SupervisorLoop:
         self.on_event(m.WrappersGone({rank: asked[rank] for rank in ranks if rank in asked}))
 
     def take_answers(self) -> None:
-        for answer in self.wrapper_calls.take() if self.wrapper_calls is not None else ():
-            self.on_wrappers_gone(answer.host, gone_ranks(answer))
-        if self.starter_calls is not None:
-            for answer in self.starter_calls.take():
-                self.log("starter-called", {"host": answer.host, "problem": answer.problem})
-        calls = self.calls
-        if calls is None:
-            return
-        for answer in calls.take():
-            if not self.state.is_preparing:
-                self.on_event(m.HostAnswered(answer.host, answer.problem))
-            elif answer.problem:
-                self.refused[answer.host] = answer.problem
-        if calls.is_over:
-            self.calls = None
+        for kind, calls in list(self.calls.items()):
+            for answer in calls.take():
+                self.answers[kind](answer)
+        if (last := self.calls.get("hosts")) is not None and last.is_over:
+            del self.calls["hosts"]
             if self.state.is_preparing:
                 self.on_event(m.HostsPrepared(self.refused))
+
+    def on_host_answer(self, answer: HostAnswer) -> None:
+        if not self.state.is_preparing:
+            self.on_event(m.HostAnswered(answer.host, answer.problem))
+        elif answer.problem:
+            self.refused[answer.host] = answer.problem
+
+    def host_calls(self, shell: Sequence[str]) -> HostCalls:
+        return HostCalls(shell, shell_environment(self.state.plan), self.state.starvation)
 
     # The job of Slurm
 
@@ -746,7 +743,7 @@ class SupervisorLoop:
     def release_waiting(self, _: m.SupervisorAct) -> None:
         if not self.state.has_pool or not self.state.shell:
             return
-        calls = HostCalls(self.state.shell, shell_environment(self.state.plan), self.state.starvation)
+        calls = self.host_calls(self.state.shell)
         for host in self.state.plan.spares:
             calls.release(host.name, host.word, self.rundir)
         while not calls.is_over:

@@ -7,7 +7,7 @@ from one starter: a starter that began later must not start it again.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
 from ipexctl.node.common.listener import Listener
@@ -59,7 +59,8 @@ class ShellConnections:
     def writers(self) -> list[MessageSocket]:
         return [*self.listener.writers(), *(line.conn for line in self._lines.values() if line.conn.pending)]
 
-    def handle_ready(self, readable: list[Pollable]) -> None:
+    def handle_ready(self, readable: Sequence[Pollable], _: float) -> bool:
+        """Returns False: nothing of this is output of ranks."""
         self.listener.handle_ready(readable)
         for number, line in list(self._lines.items()):
             try:
@@ -68,6 +69,7 @@ class ShellConnections:
                 line.conn.flush()
             except (ConnectionBroken, FrameError):
                 self._forget(number)
+        return False
 
     def orders_of(self, host: str) -> list[Json]:
         """Orders for a starter that has just connected: lines that wait, and those it may have missed."""
