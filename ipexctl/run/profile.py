@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.json_records import document_from
 from ipexctl.node.common.lever_records import Lever, measured, measured_sentence, with_speedups
 from ipexctl.node.run.meter.rank_profile import OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
@@ -93,23 +94,16 @@ class RunProfile:
 
     def document(self) -> ProfileDocument:
         main, own = self.main, self.of_main
-        return ProfileDocument(
+        return document_from(
+            ProfileDocument,
+            *(self, own),
             step=main.step if main else None,
             usual_step=own.usual if main else None,
-            steps=own.steps,
-            first_step=own.first_step,
             rank=main.rank if main else None,
             parts=main.parts if main else {},
-            ranks=self.ranks,
-            operators=self.operators,
-            flops=self.flops,
-            peak=self.peak,
-            share=self.share,
             dtype=own.dtype or None,
             cost=own.cost if main else None,
             levers=measured(with_speedups((), own.speedups)),
-            advice=self.advice,
-            notes=self.notes,
         )
 
 

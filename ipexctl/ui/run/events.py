@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.frames import Chunk, Note, StreamName
-from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.json_records import document_from, encode
 from ipexctl.node.common.records import Failure, RunStatus, State, Throughput, TrainingGroup, TrainingProgress
 from ipexctl.node.run.record.run_document import CallDocument, RankDocument, RunDocument, document_of_run, rank_document
 from ipexctl.remote.cancel import Cancel
@@ -246,22 +246,8 @@ class EventsView:
         if status.attempt > self._attempt and (status.state == "running" or status.is_over):
             self._on_restart(status.attempt)
         progress = status.progress or TrainingProgress()
-        figures = FiguresEvent(
-            state=status.state,
-            attempt=status.attempt,
-            hosts=status.hosts,
-            ranks=tuple(map(rank_document, status.ranks)),
-            loss=progress.loss,
-            step=progress.step,
-            steps=progress.steps,
-            step_age=progress.age,
-            epoch=progress.epoch,
-            epochs=progress.epochs,
-            speed=progress.speed or None,
-            throughput=status.throughput,
-            group=status.group,
-        )
-        self._print(figures)
+        ranks, speed = tuple(map(rank_document, status.ranks)), progress.speed or None
+        self._print(document_from(FiguresEvent, status, progress, ranks=ranks, step_age=progress.age, speed=speed))
         first = status.first_failure
         if first is not None or status.state in ("failed", "lost"):
             self._on_failure(status.attempt, first, status.reason, first.at if first is not None else status.ended)

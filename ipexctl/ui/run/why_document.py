@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from ipexctl.homes.registry import FailedCall
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.answer import Json
-from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.json_records import document_from, encode
 from ipexctl.node.run.meter.rates import Waiting
 from ipexctl.node.run.record.run_document import RunDocument
 from ipexctl.run.hang import Hang
@@ -98,20 +98,12 @@ class WhyDocument(NamedTuple):
 
 def why_json(answer: WhyResult) -> Json:
     diagnosis, error = answer.diagnosis, answer.error
-    document = WhyDocument(
-        run=answer.run,
-        headline=diagnosis.headline,
-        cause=diagnosis.cause,
-        hang=diagnosis.hang,
-        lines=diagnosis.lines,
-        others=diagnosis.others,
-        notes=diagnosis.notes,
+    document = document_from(
+        WhyDocument,
+        *(diagnosis, answer),
         slow=_slow(answer),
         profile=answer.profile.document() if answer.profile is not None else None,
-        unprofiled=answer.unprofiled,
-        failed_call=answer.failed_call,
         reason=f"{answer.record.node0.name}: {error.reason}" if error is not None else "",
-        next=diagnosis.next,
     )
     return {"schema": SCHEMA, **encode(document)}
 

@@ -27,7 +27,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.json_records import encode
 from ipexctl.node.common.lever_records import Lever
-from ipexctl.node.common.plan import OtherRun, to_json
+from ipexctl.node.common.plan import OtherRun, Plan, to_json
 from ipexctl.node.common.records import (
     NanLoss,
     NetworkCost,
@@ -37,18 +37,24 @@ from ipexctl.node.common.records import (
     RunStatus,
     StopRecord,
     Throughput,
+    TrainingProgress,
     WireAdvice,
 )
-from ipexctl.node.run.record.run_document import AS_IN_STATUS, CallDocument, RunDocument, document_of_run, run_json
+from ipexctl.node.run.meter.rank_profile import RankProfile
+from ipexctl.node.run.record.run_document import CallDocument, RunDocument, document_of_run, run_json
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow_run import RunEnded
 from ipexctl.run.hosts_now import RunOnHosts
+from ipexctl.run.profile import ProfileDocument, RunProfile
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.start.start_request import StartFailure
+from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.why import WhyResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.ui.launch_plan import show_refused_json
-from ipexctl.ui.run.why_document import why_json
+from ipexctl.ui.run.events import FiguresEvent
+from ipexctl.ui.run.why_document import WhyDocument, why_json
 from schemas import DIRECTORY, annotations_of, schemas, text_of
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -92,10 +98,27 @@ def runs() -> Iterator[RunDocument]:
     yield RunDocument(call=CallDocument(2, 0.1, ()))
 
 
-@pytest.mark.parametrize("name", AS_IN_STATUS)
-def test_a_key_whose_value_is_the_statuss_has_its_type(name: str) -> None:
-    own = dict(annotations_of(RunStatus)).get(name) or get_annotations(getattr(RunStatus, name).fget)["return"]
-    assert dict(annotations_of(RunDocument))[name] in (own, f"{own} | None")
+OF_RUN = "env hosts tag started seconds exit_code cause checkpoint step_age slow amx_idle attempts ranks"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sources", "own"),
+    [
+        (RunDocument, (Plan, RunStatus, TrainingProgress), OF_RUN),
+        (FiguresEvent, (RunStatus, TrainingProgress), "ranks step_age speed"),
+        (WhyDocument, (Diagnosis, WhyResult), "slow profile reason"),
+        (ProfileDocument, (RunProfile, RankProfile), "step usual_step rank parts dtype cost levers"),
+    ],
+)
+def test_what_a_document_has_from_its_sources_has_their_types(kind: Any, sources: tuple[Any, ...], own: str) -> None:
+    def type_in(source: Any, name: str) -> str | None:
+        of_property = getattr(getattr(source, name, None), "fget", None)
+        return dict(annotations_of(source)).get(name) or (of_property and get_annotations(of_property).get("return"))
+
+    for name, wanted in annotations_of(kind):
+        found = next(filter(None, (type_in(source, name) for source in sources)), wanted)
+        found = found.replace("Computed", "float")
+        assert name in own.split() or wanted in (found, f"{found} | None"), name
 
 
 def test_a_run_is_valid_in_each_of_its_documents() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ipexctl.node.common.json_records import encode
+from ipexctl.node.common.json_records import document_from, encode
 from ipexctl.node.common.records import TrainingProgress
 
 if TYPE_CHECKING:
@@ -148,46 +148,26 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
     """`plan`: None if no run was started; `status`: None if it is unknown; `started`: where the status lacks it."""
     if plan is None:
         return RunDocument()
-    of_plan = RunDocument(
-        id=plan.id,
-        state="unknown",
-        script=plan.script,
-        tag=plan.asked.tag,
-        by=plan.by,
-        env=plan.environment,
-        node0=plan.node0,
-        home=plan.home,
-        hosts=plan.names if plan.hosts else (),
-        world_size=plan.world_size,
-        started=started,
-    )
+    hosts = plan.names if plan.hosts else ()
+    of_plan: dict[str, object] = {"tag": plan.asked.tag, "env": plan.environment, "hosts": hosts}
     if status is None:
-        return of_plan
+        return document_from(RunDocument, plan, **of_plan, state="unknown", started=started, ranks=())
     progress = status.progress or TrainingProgress()
-    return of_plan._replace(
-        **{name: getattr(status, name) for name in AS_IN_STATUS},
+    return document_from(
+        RunDocument,
+        *(plan, status, progress),
+        **of_plan,
         started=status.started or started,
         seconds=status.took,
         exit_code=status.code if status.is_over else None,
         cause=status.cause or None,
         checkpoint=NewestCheckpoint(status.checkpoint, status.fetch_line) if status.fetch_line else None,
-        step=progress.step,
-        steps=progress.steps,
-        loss=progress.loss,
         step_age=progress.age,
-        eta=status.eta,
         slow=status.slow if status.state == "running" else None,
         amx_idle=tuple(status.amx_idle),
         attempts=status.all_attempts,
         ranks=tuple(map(rank_document, status.ranks)),
     )
-
-
-AS_IN_STATUS = (
-    *("state", "ended", "attempt", "reason", "first_failure", "stopped", "output_lost", "throughput", "group"),
-    *("untrained", "nan", "exchange", "network", "wrong", "levers"),
-)
-"""Keys whose value is the status's; a test compares their types."""
 
 
 def rank_document(row: RankStatus) -> RankDocument:
