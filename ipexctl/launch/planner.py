@@ -170,10 +170,6 @@ def _add_line(context: LaunchContext) -> Plan | Refusal:
     )
 
 
-def _add_settings(context: LaunchContext) -> Plan:
-    return context.plan._replace(settings=_settings(context))
-
-
 def _add_files(context: LaunchContext) -> Plan:
     files = (*mpirun.launcher_files(context), *_own_files(context.gathered.spec.project.layout))
     return context.plan._replace(files=files)
@@ -300,10 +296,6 @@ def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]
     return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *words)
 
 
-def _distribution_choice(context: LaunchContext) -> Iterator[str]:
-    yield f"ranks on each host: {context.distribution.reason}"
-
-
 def _launcher_choice(context: LaunchContext) -> Iterator[str]:
     program = context.program
     if program.of_env:
@@ -347,10 +339,6 @@ def _backend_notes(context: LaunchContext) -> Iterator[str]:
     yield from filter(None, (stated, lone_ranks_note(gathered, context.program, context.world_size)))
 
 
-def _distribution_notes(context: LaunchContext) -> Iterator[str]:
-    yield from context.distribution.notes
-
-
 def _launcher_notes(context: LaunchContext) -> Iterator[str]:
     program = context.program
     if not program.of_env:
@@ -360,11 +348,6 @@ def _launcher_notes(context: LaunchContext) -> Iterator[str]:
     if context.bound_by_mpi:
         by = f"by your {context.mpi.placements[0]} variables" if context.mpi is not None else ""
         yield f"{title_of(program.flavor)} binds the ranks to cores, {by}; --bind cores has ipexctl do it"
-
-
-def _socket_notes(context: LaunchContext) -> Iterator[str]:
-    if context.distribution.by_default:
-        yield from numa_notes.more_than_sockets(context)
 
 
 def _bf16_notes(context: LaunchContext) -> Iterator[str]:
@@ -434,7 +417,7 @@ PARTS: Final[tuple[Callable[[LaunchContext], Plan | Refusal], ...]] = (
     _add_memory,
     _add_hosts,
     _add_line,
-    _add_settings,
+    lambda context: context.plan._replace(settings=_settings(context)),
     _add_files,
     _add_texts,
 )
@@ -449,7 +432,7 @@ SETTINGS: Final[tuple[Callable[[LaunchContext], Iterable[Setting]], ...]] = (
 """The ranks' variables, before the user's own."""
 Texts = tuple[Callable[[LaunchContext], Iterable[str]], ...]
 CHOICES: Final[Texts] = (
-    _distribution_choice,
+    lambda context: (f"ranks on each host: {context.distribution.reason}",),
     numa_notes.choices,
     _launcher_choice,
     _backend_choices,
@@ -459,10 +442,10 @@ CHOICES: Final[Texts] = (
 )
 NOTES: Final[Texts] = (
     _backend_notes,
-    _distribution_notes,
+    lambda context: context.distribution.notes,
     _launcher_notes,
     cpu_variables.missing_libraries,
-    _socket_notes,
+    lambda context: numa_notes.more_than_sockets(context) if context.distribution.by_default else (),
     rank_rules.notes,
     _bf16_notes,
     rank_distribution.memory_notes,

@@ -17,11 +17,11 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.hugging_face import DTYPE_TRL, INDEXED_CPU, RESUMES_ON_CPU, RESUMING_TRL
 from ipexctl.known_errors.gpu_code import GpuLine, suggestions
-from ipexctl.launch import other_runs
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import before, unsupported_settings
 from ipexctl.launch.launchers.cpu_options import RESUMES, is_of_trl
 from ipexctl.launch.launchers.line import is_shell, launcher_inside
+from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
@@ -146,10 +146,6 @@ def _installed(context: Gathered) -> Mapping[str, str]:
 
 def _ranks_of_group(plan: Plan) -> int:
     return plan.world_size if plan.backend != "none" else 1
-
-
-def notes_on_other_runs(context: Gathered, plan: Plan) -> tuple[str, ...]:
-    return () if context.asked.is_exclusive else other_runs.notes_on(plan.other_runs, time.time())
 
 
 def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
@@ -332,7 +328,7 @@ OF_SCRIPT: Final[tuple[Note, ...]] = (
     shell_notes,
 )
 OF_START: Final[tuple[Note, ...]] = (
-    notes_on_other_runs,
+    lambda context, plan: () if context.asked.is_exclusive else notes_on(plan.other_runs, time.time()),
     lambda context, _: context.notes,
     job_notes,
     restart_notes,
