@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,7 @@ from ipexctl.run.find_run import NoSuchRun
 from ipexctl.run.node0 import options_of
 from ipexctl.text import format_count, readable
 from ipexctl.ui.message_output import print_message, print_with_fix
+from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import print_json, show_failures
 from ipexctl.ui.text_table import print_lines
 
@@ -122,7 +123,9 @@ class FetchCall:
 
     @contextmanager
     def _progress(self) -> Iterator[Watch]:
-        with replace(self.output, quiet=self.output.quiet or self.output.json).progress_view() as view:
+        output = self.output
+        quiet = output.quiet or output.json
+        with ProgressView(quiet=quiet, verbose=output.verbose > 0) as view:
             yield view.watch
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:

@@ -28,6 +28,7 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.root import ProjectHere
 from ipexctl.text import readable
 from ipexctl.ui.message_output import print_message, print_paragraph, print_refusal
+from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines, print_sentence
 
@@ -96,7 +97,7 @@ def install_command(
         from ipexctl.api.host_stacks import InstallOptions, Optional, install  # while the hosts connect
         from ipexctl.stack.resolve.model import COMPILER_PACKAGES, Sources, StackRequest
 
-        with output.progress_view() as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = install(
                 opened,
                 StackRequest(**vars(stack)),

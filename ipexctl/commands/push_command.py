@@ -20,6 +20,7 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.text import expand_tilde, format_count, readable
 from ipexctl.ui.message_output import print_message
+from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines
 
@@ -83,7 +84,7 @@ def push_command(
         opened.warm()
         from ipexctl.api.pushed_files import push  # while the hosts connect
 
-        with output.progress_view() as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = push(opened, source, path, force=force, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
@@ -114,7 +115,7 @@ def _push_repos(
         opened.warm()
         from ipexctl.api.pushed_files import push_repos  # while the hosts connect
 
-        with output.progress_view() as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = push_repos(opened, repos, access, include=include, on=on, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
     for place in (repo.path for repo in report.repos if repo.path and not (output.json or output.quiet or dry_run)):

@@ -44,6 +44,7 @@ from ipexctl.run.start.start_request import StartFailure, check_packages
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.text import format_count
 from ipexctl.ui.message_output import print_message, print_refusal
+from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.text_table import print_lines
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class RunOfCall(RunWatcher):
     @contextmanager
     def installing(self) -> Iterator[Watch]:
         output = self._output
-        with output.progress_view() as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
 
             def watch(event: ProgressEvent) -> None:
                 if not isinstance(event, Notice) or event.text not in self._announced:

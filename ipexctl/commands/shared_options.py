@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -29,9 +29,6 @@ from ipexctl.option_declaration import (
 )
 from ipexctl.ui.message_output import print_message, set_colors
 from ipexctl.ui.safe_output import print_document
-
-if TYPE_CHECKING:
-    from ipexctl.ui.progress_view import ProgressView
 
 Report = TypeVar("Report")
 AnyHosts = TypeVar("AnyHosts", bound="HostOptions")
@@ -325,11 +322,6 @@ class Output:
             print_json(as_json(report))
         else:
             show(report, quiet=self.quiet, **more)
-
-    def progress_view(self) -> ProgressView:
-        from ipexctl.ui.progress_view import ProgressView
-
-        return ProgressView(quiet=self.quiet, verbose=self.verbose > 0)
 
     def print_note(self, text: str) -> None:
         if not self.quiet:

@@ -13,6 +13,7 @@ from ipexctl.option_declaration import SyncOptions
 from ipexctl.projects.root import find_root
 from ipexctl.text import format_count, tilde_path
 from ipexctl.ui.message_output import print_message
+from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results
 from ipexctl.ui.text_table import print_lines
 
@@ -55,7 +56,7 @@ def sync_command(
         opened.warm()
         from ipexctl.api.host_files import sync  # while the hosts connect
 
-        with output.progress_view() as view:
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = sync(opened, root, files, dry_run=dry_run, on_read=print_project, watch=view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
