@@ -354,7 +354,9 @@ class Cluster:
     ) -> Plan:
         """Plan a run and start nothing: its ranks, their variables with reasons, the mpirun line."""
         given: dict[str, Any] = dict(options)
-        command = {name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given}
+        command: dict[str, Any] = {
+            name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given
+        }
         check_lists(command)
         spec = self._checked(script, args, given, **command)
         result = interruptible(lambda cancel: start_run(spec, _WatchedStart(self, spec.hosts, cancel), dry_run=True))

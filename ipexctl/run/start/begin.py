@@ -219,12 +219,12 @@ class Launch:
         find_status = Command(f"test -e {shlex.quote(rundir)}/status.json", "look for the record")
         try:
             session = self._pool.session(node0)
-            session.cancel = None  # this call may be cancelled by now
+            session.cancel, session.timeout = None, 15.0  # this call may be cancelled by now
             while not capture(session, find_status, timeout=10).ended.ok:
                 if time.monotonic() > until:  # the supervisor did not receive the command to start
                     return True
                 time.sleep(0.3)
-            return stop(session, self._record, wait=10, timeout=15).status.is_over
+            return stop(session, self._record, wait=10).status.is_over
         except HostError:
             return False
 

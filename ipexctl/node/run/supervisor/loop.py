@@ -118,7 +118,8 @@ class SupervisorLoop:
         )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
         self.shells = self.open_shells(start.plan) if start.plan.has_starters and not start.plan.is_direct else None
-        self.ports: Sequence[RankConnections | ShellConnections] = (*filter(None, (self.connections, self.shells)),)
+        self.ports: list[RankConnections | ShellConnections] = [self.connections]
+        self.ports += [] if self.shells is None else [self.shells]
         self.place_ranks()
         self.connections.listener.addresses.update(host.address for host in start.plan.all_hosts)
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)

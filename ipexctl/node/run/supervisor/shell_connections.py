@@ -59,7 +59,7 @@ class ShellConnections:
     def writers(self) -> list[MessageSocket]:
         return [*self.listener.writers(), *(line.conn for line in self._lines.values() if line.conn.pending)]
 
-    def handle_ready(self, readable: Sequence[Pollable], _: float) -> bool:
+    def handle_ready(self, readable: Sequence[Pollable], _now: float = 0.0) -> bool:
         """Returns False: nothing of this is output of ranks."""
         self.listener.handle_ready(readable)
         for number, line in list(self._lines.items()):
