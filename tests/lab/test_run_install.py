@@ -13,12 +13,24 @@ from ipexctl.addons.lab.lab_plan import LabSpec
 from lab_run_helpers import PYTHON, Cluster
 from message_data import missing
 from terminals import TerminalProgram
-from tiny_wheels import write_stack
+from tiny_wheels import write_stack, write_wheel
 
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 NO_INDEX_ENV = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}
 """No index is reachable: an install would fail later, with another message."""
+
+
+BUILD = """
+import pathlib
+
+def prepare_metadata_for_build_wheel(directory, config_settings=None):
+    info = pathlib.Path(directory, "own-1.dist-info")
+    info.mkdir()
+    lines = ("Metadata-Version: 2.1", "Name: own", "Version: 1", "Requires-Dist: frobnicate", "")
+    info.joinpath("METADATA").write_text("\\n".join(lines))
+    return info.name
+"""
 
 
 def installed(cluster: Cluster) -> list[str]:
@@ -85,3 +97,17 @@ def test_bare_hosts_are_offered_an_install(cluster: Cluster, tmp_path: Path) -> 
         shown.until(lambda: False, 0.2)
         assert (shown.process.poll(), shown.seen.count(b"trained")) == (code, 0 if code else 2), shown.seen
         shown.close()
+
+
+def test_a_build_tells_its_list_on_hosts_that_reach_no_index(cluster: Cluster, tmp_path: Path) -> None:
+    write_stack(tmp_path, torch="2.13.0", ipex=None, impi=None, python=PYTHON)
+    write_wheel(tmp_path, "smithy", "1.0", files={"smithy.py": BUILD}, requires=["frobnicate"])
+    write_wheel(tmp_path, "frobnicate", "1.0", files={"frobnicate.py": ""})
+    project = '[project]\nname = "own"\ndynamic = ["version", "dependencies"]\n'
+    cluster.write("pyproject.toml", project + '[build-system]\nrequires = ["smithy"]\nbuild-backend = "smithy"\n')
+    cluster.write("train.py", "import frobnicate\nprint('trained')\n")
+    env = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    words = ("run", "--install", "--plain", "-H", cluster.lab.hostfile, "--home", "/home/ipex/built", "train.py")
+    ran = cluster.call(*words, env=env)
+    assert (ran.rc, ran.out.count("trained")) == (0, 2), ran.err
+    assert "node1 reads the list of pyproject.toml" in ran.err

@@ -25,7 +25,7 @@ from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_pytho
 from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
 from ipexctl.node.hub.model_size import find_model, find_tensors
@@ -84,7 +84,7 @@ def gather(
     elif dry_run and not has_environment(spec.asked.env, facts):
         env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
     else:
-        env = existing_environment(hosts, spec.asked.env, facts, home)
+        env = existing_environment(hosts, spec.asked.env, facts, home, spec.asked.program)
     try:
         check = earlier_check.result()
     except HostError as error:
@@ -138,7 +138,9 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
     return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
 
 
-def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str) -> RankEnv:
+def existing_environment(
+    hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str, program: Sequence[str]
+) -> RankEnv:
     """Raises a StartError if the environment is not the same on every host. Pure."""
     found: dict[str, EnvRecord] = {}
     broken: set[str] = set()
@@ -185,7 +187,9 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
     first = found[hosts[0].name]
     others = tuple(host for host, record in found.items() if record.name != first.name)
     if others:
-        raise StartError(_other_packages(name, found, facts) or _other_stack(name, found, hosts[0].name, others))
+        raise StartError(
+            _other_packages(name, found, facts, program) or _other_stack(name, found, hosts[0].name, others)
+        )
     prefix = f"{home}/envs/{first.name}"
     return RankEnv(
         python=f"{prefix}/bin/python",
@@ -202,6 +206,8 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
 
 
 _SHOWN: Final = 6
+_LONGEST_LINE: Final = 1000
+"""Characters of a command that a person still reads."""
 
 
 def _other_stack(name: str, found: Mapping[str, EnvRecord], first: str, others: tuple[str, ...]) -> StartFailure:
@@ -217,10 +223,13 @@ def _other_stack(name: str, found: Mapping[str, EnvRecord], first: str, others: 
     )
 
 
-def _other_packages(name: str, found: Mapping[str, EnvRecord], facts: Mapping[str, Facts]) -> StartFailure | None:
+def _other_packages(
+    name: str, found: Mapping[str, EnvRecord], facts: Mapping[str, Facts], program: Sequence[str]
+) -> StartFailure | None:
     """The packages in which environments of one stack differ. None for different stacks.
 
     The printed install has no --limit of its own: only with the hosts that have the packages does it take their lock.
+    It adds to the environment that most hosts have; a long list is the project's, which the run reads again.
     """
     from ipexctl.stack.install_context import changes_of, with_packages  # slow to import, and seldom needed
 
@@ -242,10 +251,15 @@ def _other_packages(name: str, found: Mapping[str, EnvRecord], facts: Mapping[st
         for record in records.values():
             for made_for in record.requests[-1:]:
                 request = with_packages(EnvRequest.from_json(made_for), request)
-        words = [word for line in request.packages for word in ("--with", line)]
+        last = usual.record.requests[-1:] if usual is not None else ()
+        present = [line for made_for in last for line in EnvRequest.from_json(made_for).packages]
+        words = [word for line in request.packages if line not in present for word in ("--with", line)]
+    install = install_command(name).with_words(*words)
+    if len(str(install)) > _LONGEST_LINE:
+        install = ipexctl_command("run", "--install", argv=program)
     return StartFailure(
         f"the environment {name} has the same torch on {having} and {fold(lacking)}, but {what}",
-        Fix("give all hosts the same packages: {install}", install=install_command(name).with_words(*words)),
+        Fix("give all hosts the same packages: {install}", install=install),
         lacking,
     )
 

@@ -424,7 +424,7 @@ class _Locking:
         elif to_build:
             names = join_names(to_build, 3)
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
-        self._read_lists(plan, index_answer, maker, by_node0=by_node0)
+        self._read_lists(plan, index_answer, maker, uv, by_node0=by_node0)
         bound, index_answer, is_silent = self._find_bound(plan, index_answer, maker)
         if is_silent and by_node0:  # an index of the project may be reached from here alone
             own = self.query_here()
@@ -447,23 +447,28 @@ class _Locking:
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
 
-    def _read_lists(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, *, by_node0: bool) -> None:
+    def _read_lists(
+        self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel, *, by_node0: bool
+    ) -> None:
         """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""
-        context, unread = self.context, self.context.request.unread
+        context, unread, tree = self.context, self.context.request.unread, self.context.request.tree
         context.request = replace(context.request, unread=())  # read once
         for each in unread:
-            name, tree = os.path.relpath(each.path), context.request.tree
-            if by_node0 and tree is None:
+            name = os.path.relpath(each.path)
+            if tree is None:
                 context.unread.append(name)
                 context.notes.append(
                     f"the list of {name} is known once it is installed, because the code of its build makes it"
                 )
                 continue
-            requires, why = list[str](), f"{context.first.name}, where its build would run, reaches no index"
-            if by_node0 and tree is not None:
-                context.watch(Notice(f"{maker.name} reads the list of {name}, which runs the code of its build there"))
-                reply = _ask_backend(maker, each, tree, index_answer)
+            context.watch(
+                Notice(f"{context.first.name} reads the list of {name}, which runs the code of its build there")
+            )
+            try:
+                reply = self._ask_backend(each, tree, plan, index_answer, maker, uv, by_node0=by_node0)
                 requires, why = [*reply.requires], reply.message and f"its build says {reply.message}"
+            except (HostError, UserError) as error:  # of what the build needs
+                requires, why = [], str(error)
             if why:
                 requires = [line.text for line in each.shown("")]
                 kept = (
@@ -478,6 +483,46 @@ class _Locking:
             context.request = _with_answer(context.request, read_answer(each, requires, plan))
             context.notes += context.request.notes
             context.request = replace(context.request, notes=())
+
+    def _ask_backend(
+        self,
+        asked: BackendList,
+        tree: Path,
+        plan: StackPlan,
+        index_answer: IndexAnswer,
+        maker: LockMaker,
+        uv: Wheel,
+        *,
+        by_node0: bool,
+    ) -> ListReply:
+        """What node0's call of the build backend gives (`node/env/project_list.py`). What the backend needs comes
+        through the control machine if node0 reaches no index."""
+        backend, requires, paths = asked.backend
+        if not by_node0:
+            bare = replace(plan, requirements=(), constraints=())
+            needed = read_answer(asked, requires, plan).lines
+            wheels = make_lock(maker, bare, index_answer, extras=needed, constraints=plan.requirements).wheels
+            self._bring((uv, *wheels), index_answer, by_node0=False)
+            requires = [f"{self.context.home}/wheels/{wheel.sha256}/{wheel.filename}" for wheel in wheels]
+            maker, index_answer = self._on_node0(uv, plan), IndexAnswer(NOT_QUERIED, (), PipSettings())
+        archive = StoredFile(sha256_of(tree), tree.name, tree.stat().st_size)
+        self._store().push([(archive, tree)])
+        directory = os.path.relpath(asked.path.parent.absolute(), Path(os.path.abspath(asked.scope.layout.root)))  # noqa: PTH100
+        request: BackendListRequest = {
+            "home": maker.home,
+            "uv": maker.uv if isinstance(maker.uv, str) else maker.uv.stored_file.to_json(),
+            "archive": archive.to_json(),
+            "directory": f"{tree.name.removesuffix('.tar.gz')}-0/{directory}",
+            "backend": backend,
+            "requires": requires,
+            "paths": paths,
+            "python": maker.interpreter,
+            "sources": [source.to_json() for source in lock_sources(index_answer)],
+            "settings": index_answer.settings.transport(),
+            "logins": index_answer.logins,
+            "timeout": BACKEND_STEP,
+        }
+        return maker.call("env.project_list", "read", request).decode(ListReply)
 
     def _find_bound(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker
@@ -694,28 +739,15 @@ class _Locking:
         archive: str | StoreFile = str(project.path)
         if not isinstance(maker.session, LocalSession) or maker.session is not self.context.control.session:
             file = StoredFile(sha256_of(project.path), project.path.name, project.path.stat().st_size)
-            location = StoreLocation(maker.session.host, maker.python, f"{maker.home}/wheels", home=maker.home)
-            StoreClient(location, maker.session).push([(file, project.path)])
+            self._store().push([(file, project.path)])
             archive = file.to_json()
         return {"name": project.name, "version": project.version, "archive": archive}
 
     def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:
-        context, control = self.context, self.context.control
+        control = self.context.control
         if by_node0:
-            host = context.first
-            session, python = context.pool.session(host), context.python(host)
-            location = StoreLocation(host, python, f"{context.home}/wheels", home=context.home)
-            store = StoreClient(location, session)
-            if uv.url:
-                download = DownloadItem(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
-                settings = index_answer.settings.transport()
-                fetched = store.fetch([download], settings=settings)
-                if fetched.failed:
-                    raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
-            elif uv.path:
-                store.push([(uv.stored_file, Path(uv.path))])
-            interpreter = plan.interpreters.get(host.name, "")
-            return LockMaker(session, python, context.home, uv, host.name, interpreter)
+            self._bring((uv,), index_answer, by_node0=True)
+            return self._on_node0(uv, plan)
         binary = uv_here()
         if binary is None:
             raise HostError(
@@ -724,29 +756,30 @@ class _Locking:
             )
         return LockMaker(control.session, control.python, control.home, binary)
 
+    def _on_node0(self, uv: Wheel, plan: StackPlan) -> LockMaker:
+        context, host = self.context, self.context.first
+        interpreter = plan.interpreters.get(host.name, "")
+        return LockMaker(context.pool.session(host), context.python(host), context.home, uv, host.name, interpreter)
 
-def _ask_backend(maker: LockMaker, asked: BackendList, tree: Path, index_answer: IndexAnswer) -> ListReply:
-    """What node0's call of the build backend gives (`node/env/project_list.py`)."""
-    archive = StoredFile(sha256_of(tree), tree.name, tree.stat().st_size)
-    location = StoreLocation(maker.session.host, maker.python, f"{maker.home}/wheels", home=maker.home)
-    StoreClient(location, maker.session).push([(archive, tree)])
-    backend, requires, paths = asked.backend
-    directory = os.path.relpath(asked.path.parent.absolute(), Path(os.path.abspath(asked.scope.layout.root)))  # noqa: PTH100
-    request: BackendListRequest = {
-        "home": maker.home,
-        "uv": maker.uv if isinstance(maker.uv, str) else maker.uv.stored_file.to_json(),
-        "archive": archive.to_json(),
-        "directory": f"{tree.name.removesuffix('.tar.gz')}-0/{directory}",
-        "backend": backend,
-        "requires": requires,
-        "paths": paths,
-        "python": maker.interpreter,
-        "sources": [source.to_json() for source in lock_sources(index_answer)],
-        "settings": index_answer.settings.transport(),
-        "logins": index_answer.logins,
-        "timeout": BACKEND_STEP,
-    }
-    return maker.call("env.project_list", "read", request).decode(ListReply)
+    def _store(self) -> StoreClient:
+        """Node0's."""
+        context, host = self.context, self.context.first
+        location = StoreLocation(host, context.python(host), f"{context.home}/wheels", home=context.home)
+        return StoreClient(location, context.pool.session(host))
+
+    def _bring(self, wheels: Sequence[Wheel], index_answer: IndexAnswer, *, by_node0: bool) -> None:
+        """Bring wheels into node0's store, from the indexes or through the control machine."""
+        store, here = self._store(), self.context.control.store
+        by_url = [wheel for wheel in wheels if wheel.url]
+        downloads = [
+            DownloadItem(each.stored_file, each.url, index_answer.headers_for(each.url)) for each in by_url if each.url
+        ]
+        fetched = (store if by_node0 else here).fetch(downloads, settings=index_answer.settings.transport())
+        if fetched.failed:
+            raise HostError(f"{by_url[0].filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
+        kept = [(each, each.path or f"{here.location.store}/{each.sha256}/{each.filename}") for each in wheels]
+        if local := [(each.stored_file, Path(path)) for each, path in kept if each.path or not by_node0]:
+            store.push(local)
 
 
 def _with_answer(request: InstallRequest, found: PackageRequest) -> InstallRequest:

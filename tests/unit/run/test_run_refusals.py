@@ -135,7 +135,7 @@ def test_a_host_whose_probe_was_cut_off_does_not_lack_its_environment(cut: tuple
     """Else a slow host would be offered an install."""
     facts = {"a": Facts(), "b": Facts(cut=cut)}
     with pytest.raises(StartError) as caught:
-        existing_environment(HOSTS, "default", facts, "/h")
+        existing_environment(HOSTS, "default", facts, "/h", ())
     failure = caught.value.failure
     assert (failure.hosts, failure.lacks_environment) == ((("a", "b"), True) if lacks else (("b",), False))
 
@@ -148,6 +148,8 @@ def record_text(name: str, packages: Mapping[str, str], *extras: str, row: str =
 
 MORE = record_text("more", {"rich": "13.7.0", "peft": "0.14"}, "rich", "peft>=0.14")
 NUMPY = record_text("numpy", {"numpy": "2.0"}, "numpy")
+LIST = {f"package{number}": "1.0" for number in range(85)}
+LONG = record_text("long", LIST, *(f"{name}==1.0" for name in LIST))
 
 
 @pytest.mark.parametrize(
@@ -163,9 +165,10 @@ NUMPY = record_text("numpy", {"numpy": "2.0"}, "numpy")
         (
             [MORE, NUMPY, MORE],
             "numpy (none, 2.0), peft (0.14, none), rich (13.7.0, none)",
-            "install --with numpy --with rich --with 'peft>=0.14'",
+            "packages: ipexctl install --with numpy",
             {"b"},
         ),
+        ([LONG, NUMPY, NUMPY], "package0", "packages: ipexctl run --install train.py -x", {"b", "c"}),
         ([MORE, MORE, record_text("old", {"torch": "2.8.0"}, row="torch-2.8")], "ranks of different stacks", "", {"c"}),
     ],
 )
@@ -178,12 +181,12 @@ def test_packages_that_some_hosts_lack_are_named_with_the_install_that_gives_the
         env = Env(json.loads(record)["name"], "/e", runs=True, record=record, names=("default",))
         facts[name] = Facts(software=Software(envs=(env,)))
     with pytest.raises(StartError) as caught:
-        existing_environment([*HOSTS, Host("c", "10.0.0.3")], "default", facts, "/h")
+        existing_environment([*HOSTS, Host("c", "10.0.0.3")], "default", facts, "/h", ("train.py", "-x"))
     failure = caught.value.failure
     assert differing in failure.reason
     assert str(failure.fix).endswith(line)
     assert set(failure.hosts) == lacking
-    if line and lacking != {"b"}:  # there, the install makes a new environment of both
+    if line and "run" not in line and lacking != {"b"}:  # there, the install makes a new environment of both
         words = [word for option, word in pairwise(shlex.split(line)) if option == "--with"]
         request = install_request(StackRequest(), words, (), Sources(), "default", {})
         context = InstallContext(OpenHosts((), Mock()), request, ignore_event)
