@@ -30,7 +30,7 @@ _SUGGESTIONS: Final = tuple(
         (r"\.pin_memory\(", "leave out .pin_memory()"),
         (r"(?<!torch)\.cuda\(", "leave out .cuda()"),
         (r"\btorch\.device\(", 'device = torch.device("cpu")'),
-        (r"\.to\((?:\w+\.)*device\b", 'device = torch.device("cpu") before it'),
+        (r"\.to\((?:\w+\.)*device\b(?! ?=)", 'device = torch.device("cpu") before it'),
         (r"\.to\(", '.to("cpu")'),
         (r"\bdevice\w* ?= ?", 'device = "cpu"'),
         (r"^[\w.]+ ?(?::[^=]+)?= ?f?['\"]nccl", '"gloo" instead'),
