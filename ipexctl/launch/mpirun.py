@@ -143,10 +143,10 @@ def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
         reason = f"the environment {env.name} will have it"
     for mpi in MPIS:
         root, version = env.variables.get(mpi.root_variable), env.packages.get(mpi.package)
-        if root is None and version and not set(mpi.hidden_by) & set(env.packages):
+        if root is None and version is not None and not set(mpi.hidden_by) & set(env.packages):
             root = env.prefix
         if root:
-            known = version if root == env.prefix else None
+            known = version or None if root == env.prefix else None  # a planned environment's packages have none
             yield LauncherProgram(mpi.flavor, f"{root}/bin/{mpi.program}", True, reason, known)
 
 

@@ -199,6 +199,12 @@ def test_of_two_mpis_of_an_environment_intel_mpi_is_taken() -> None:
     assert plan(machine(SPR), env=both).flavor == "intel"
 
 
+def test_an_environment_that_is_planned_will_have_its_mpi() -> None:
+    planned = RankEnv("/e/bin/python", "/e", "e", packages={"impi-rt": ""}, is_installed=False)
+    found = plan(machine(SPR, 1), machine(SPR, 2), env=planned).launcher
+    assert (found.path, found.reason) == ("/e/bin/mpiexec.hydra", "the environment e will have it")
+
+
 def test_a_bundled_intel_mpi_is_found_by_its_root() -> None:
     root = f"{ENV}/lib/python3.11/site-packages/oneccl_bindings_for_pytorch/opt/mpi"
     env = replace(IPEX, packages={"torch": "2.8.0"}, variables={"I_MPI_ROOT": root})
