@@ -68,11 +68,12 @@ def read_project(
     home: str = "",
     allow_big: bool = False,
     data: Sequence[Path] = (),
+    named: Sequence[str] = (),
 ) -> Project:
     """Raises a UserError if it can't be read, is not a project, or is too large for a call without `allow_big`.
 
     `home` is left out because this machine may be a node too. `secret_files` count as credentials. `data`: directories
-    that the hosts have already; relative ones are below the root.
+    that the hosts have already; relative ones are below the root. `named`: words of the script's line.
     """
     root = real_path(root)
     if problem := root_problem(root):
@@ -89,7 +90,7 @@ def read_project(
         is_limited=not allow_big,
     )
     if not allow_big:
-        check_size(root, scanned)
+        check_size(root, scanned, named)
     name = tree_name(root, owner_here())
     cache = cache_directory() / "sync" / name
     scanned.credentials.sort()

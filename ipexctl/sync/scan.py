@@ -231,16 +231,18 @@ def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tup
     return tuple(map(dominant, below("")[:_SHOWN]))
 
 
-def check_size(root: Path, scanned: ScanResult) -> None:
+def check_size(root: Path, scanned: ScanResult, named: Iterable[str] = ()) -> None:
+    """`named`: paths that the call needs, which are not what to leave out."""
     if scanned.complete and scanned.size <= MAX_BYTES and scanned.files <= MAX_FILES:
         return
     by_count = scanned.size <= MAX_BYTES
     largest = heaviest(((found.path, found.size) for found in scanned.found if found.kind != "d"), by_count=by_count)
     least = "" if scanned.complete else "at least "
     first = pattern_for(largest[0].path) + "/" * largest[0].is_directory if largest else "/data/"
+    is_named = any(f"/{each.path}/" in f"/{word}/" for each in largest[:1] for word in named)
+    leave_out = "" if is_named else f"leave data out: --exclude '{first}', or that line in {root}/.ipexctlignore; "
     raise UserError(
         f"{root} is {least}{readable(scanned.size)} in {scanned.files:,} files, more than a project may have; largest: "
         + ", ".join(map(str, largest)),
-        fix=f"leave data out: --exclude '{first}', or that line in {root}/.ipexctlignore; "
-        "data that is on every node: --data DIR; to send everything: --allow-big",
+        fix=f"{leave_out}data that is on every node: --data DIR; to send everything: --allow-big",
     )

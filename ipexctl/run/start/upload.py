@@ -136,6 +136,7 @@ class ProjectUpload:
             home=asked.home,
             allow_big=asked.allow_big,
             data=[Path(path) for path in asked.data],
+            named=asked.argv,
         )
         content = read(includes=asked.include)
         if unsent := unsent_modules(spec, content):

@@ -252,6 +252,8 @@ def modules_and_sizes(base: Path) -> Iterator[Case]:
         case = refusal(f"{count} files, {size} bytes", check_size, Path("/p"), project_of(count, size))
         yield case._replace(message=case.message.partition("; largest")[0])  # of many that are as large
     yield refusal("a scan that was ended", check_size, Path("/p"), project_of(1, 1, complete=False))
+    named = ("train.py", "large/1.toml")
+    yield refusal("a call that names the largest", check_size, Path("/p"), project_of(1, 1, complete=False), named)
     for path in ("pkg/train.py", "a/py.py", "train.py"):
         put(base, path)
     for name in ("pkg/train.py", "./pkg/train", "train.py"):
