@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 from ipexctl.errors import Refusal
@@ -244,16 +245,11 @@ def _other_packages(
     having = fold([host for host, record in found.items() if record.name == full.name])
     what = f"not the same {listed}" if changes else "its packages come from other files"
     usual = find_existing(facts, name, lambda env, _: env.runs and name in (env.name, *env.names))
-    loses = any(change.is_lower for record in records.values() for change in changes_of(record.packages, full.packages))
-    words: list[str] = []
-    if loses or usual is None or usual.record.name != full.name:
-        request = EnvRequest.from_json(full.requests[-1]) if full.requests else EnvRequest(StackRequest())
-        for record in records.values():
-            for made_for in record.requests[-1:]:
-                request = with_packages(EnvRequest.from_json(made_for), request)
-        last = usual.record.requests[-1:] if usual is not None else ()
-        present = [line for made_for in last for line in EnvRequest.from_json(made_for).packages]
-        words = [word for line in request.packages if line not in present for word in ("--with", line)]
+    made_for = [EnvRequest.from_json(each) for record in (*records.values(), full) for each in record.requests[-1:]]
+    request = reduce(with_packages, made_for, EnvRequest(StackRequest()))
+    last = usual.record.requests[-1:] if usual is not None else ()
+    present = [line for each in last for line in EnvRequest.from_json(each).packages]
+    words = [word for line in request.packages if line not in present for word in ("--with", line)]
     install = install_command(name).with_words(*words)
     if len(str(install)) > _LONGEST_LINE:
         install = ipexctl_command("run", "--install", argv=program)

@@ -37,7 +37,6 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.declared_indexes import IndexBinding
 from ipexctl.projects.requirement_files import digest_of_list
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, project_of
@@ -424,7 +423,7 @@ class _Locking:
         elif to_build:
             names = join_names(to_build, 3)
             context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
-        self._read_lists(plan, index_answer, maker, uv, by_node0=by_node0)
+        self._read_lists(plan, index_answer, maker, uv)
         bound, index_answer, is_silent = self._find_bound(plan, index_answer, maker)
         if is_silent and by_node0:  # an index of the project may be reached from here alone
             own = self.query_here()
@@ -447,9 +446,7 @@ class _Locking:
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
 
-    def _read_lists(
-        self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel, *, by_node0: bool
-    ) -> None:
+    def _read_lists(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel) -> None:
         """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""
         context, unread, tree = self.context, self.context.request.unread, self.context.request.tree
         context.request = replace(context.request, unread=())  # read once
@@ -461,22 +458,17 @@ class _Locking:
                     f"the list of {name} is known once it is installed, because the code of its build makes it"
                 )
                 continue
-            context.watch(
-                Notice(f"{context.first.name} reads the list of {name}, which runs the code of its build there")
-            )
+            what = f"{context.first.name} reads the list of {name}, which runs the code of its build there"
+            context.watch(Notice(what))
             try:
-                reply = self._ask_backend(each, tree, plan, index_answer, maker, uv, by_node0=by_node0)
+                reply = self._ask_backend(each, tree, plan, index_answer, maker, uv)
                 requires, why = [*reply.requires], reply.message and f"its build says {reply.message}"
-            except (HostError, UserError) as error:  # of what the build needs
+            except (LacksPackage, UserError) as error:  # of what the build needs
                 requires, why = [], str(error)
             if why:
                 requires = [line.text for line in each.shown("")]
-                kept = (
-                    f"is read as far as its text shows it ({', '.join(requires[:_SHOWN])})"
-                    if requires
-                    else "is left out"
-                )
-                context.notes.append(f"the list of {name} {kept}: {why}")
+                shown = f"read as far as its text shows it ({', '.join(requires[:_SHOWN])})" if requires else "left out"
+                context.notes.append(f"the list of {name} is {shown}: {why}")
             else:
                 lists = (*context.request.env.lists, digest_of_list(each.path))
                 context.request = replace(context.request, env=replace(context.request.env, lists=lists))
@@ -485,20 +477,12 @@ class _Locking:
             context.request = replace(context.request, notes=())
 
     def _ask_backend(
-        self,
-        asked: BackendList,
-        tree: Path,
-        plan: StackPlan,
-        index_answer: IndexAnswer,
-        maker: LockMaker,
-        uv: Wheel,
-        *,
-        by_node0: bool,
+        self, asked: BackendList, tree: Path, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel
     ) -> ListReply:
         """What node0's call of the build backend gives (`node/env/project_list.py`). What the backend needs comes
         through the control machine if node0 reaches no index."""
         backend, requires, paths = asked.backend
-        if not by_node0:
+        if maker.session is self.context.control.session:
             bare = replace(plan, requirements=(), constraints=())
             needed = read_answer(asked, requires, plan).lines
             wheels = make_lock(maker, bare, index_answer, extras=needed, constraints=plan.requirements).wheels
@@ -737,7 +721,7 @@ class _Locking:
     def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
         """The project on the machine that builds it."""
         archive: str | StoreFile = str(project.path)
-        if not isinstance(maker.session, LocalSession) or maker.session is not self.context.control.session:
+        if maker.session is not self.context.control.session:
             file = StoredFile(sha256_of(project.path), project.path.name, project.path.stat().st_size)
             self._store().push([(file, project.path)])
             archive = file.to_json()
@@ -770,13 +754,11 @@ class _Locking:
     def _bring(self, wheels: Sequence[Wheel], index_answer: IndexAnswer, *, by_node0: bool) -> None:
         """Bring wheels into node0's store, from the indexes or through the control machine."""
         store, here = self._store(), self.context.control.store
-        by_url = [wheel for wheel in wheels if wheel.url]
-        downloads = [
-            DownloadItem(each.stored_file, each.url, index_answer.headers_for(each.url)) for each in by_url if each.url
-        ]
-        fetched = (store if by_node0 else here).fetch(downloads, settings=index_answer.settings.transport())
-        if fetched.failed:
-            raise HostError(f"{by_url[0].filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
+        items = [DownloadItem(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url]
+        fetched = (store if by_node0 else here).fetch(items, settings=index_answer.settings.transport())
+        for name, reason in ((item.blob.name, fetched.failed.get(item.blob.sha256)) for item in items):
+            if reason:
+                raise HostError(f"{name} cannot be downloaded: {reason}")
         kept = [(each, each.path or f"{here.location.store}/{each.sha256}/{each.filename}") for each in wheels]
         if local := [(each.stored_file, Path(path)) for each, path in kept if each.path or not by_node0]:
             store.push(local)
