@@ -297,9 +297,8 @@ class _Locking:
         index_answer, by_node0 = self._ask(here_only=here_only)
         plan = self._plan(index_answer)
         if not isinstance(plan, Refusal) and lacks_answer_about_mpi(plan, index_answer.availability):
-            index_answer, by_node0 = self._ask(
-                here_only=here_only
-            )  # an index that was slow once may answer the next time
+            # An index that was slow once may answer the next time.
+            index_answer, by_node0 = self._ask(here_only=here_only)
             plan = self._plan(index_answer)
         self._report_failures(index_answer.availability, by_node0=by_node0)
         if context.facts:
@@ -454,9 +453,8 @@ class _Locking:
             name = os.path.relpath(each.path)
             if tree is None:
                 context.unread.append(name)
-                context.notes.append(
-                    f"the list of {name} is known once it is installed, because the code of its build makes it"
-                )
+                what = f"the list of {name} is known once it is installed, because the code of its build makes it"
+                context.notes.append(what)
                 continue
             what = f"{context.first.name} reads the list of {name}, which runs the code of its build there"
             context.watch(Notice(what))
@@ -465,16 +463,17 @@ class _Locking:
                 requires, why = [*reply.requires], reply.message and f"its build says {reply.message}"
             except (LacksPackage, UserError) as error:  # of what the build needs
                 requires, why = [], str(error)
+            request = context.request
+            lists = request.env.lists if why else (*request.env.lists, digest_of_list(each.path))
             if why:
                 requires = [line.text for line in each.shown("")]
                 shown = f"read as far as its text shows it ({', '.join(requires[:_SHOWN])})" if requires else "left out"
                 context.notes.append(f"the list of {name} is {shown}: {why}")
-            else:
-                lists = (*context.request.env.lists, digest_of_list(each.path))
-                context.request = replace(context.request, env=replace(context.request.env, lists=lists))
-            context.request = _with_answer(context.request, read_answer(each, requires, plan))
-            context.notes += context.request.notes
-            context.request = replace(context.request, notes=())
+            found = read_answer(each, requires, plan)
+            env = replace(request.env, packages=tuple(dict.fromkeys((*request.env.packages, *found.lines))), lists=lists)
+            origins, left_out = {**request.origins, **found.origins}, (*request.left_out, *found.left_out)
+            context.request = replace(request, env=env, origins=origins, left_out=left_out)
+            context.notes += found.notes
 
     def _ask_backend(
         self, asked: BackendList, tree: Path, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel
@@ -627,12 +626,10 @@ class _Locking:
         context.request = replace(
             request, env=replace(request.env, packages=packages), left_out=(*request.left_out, *lines)
         )
-        why, build = f"no index has that version of {error.package}", ""
+        name, build = error.package, ""
+        why = f"no index has that version of {name}"
         if isinstance(error, LacksWheel):
-            why, build = (
-                f"{error.package} has no wheel for Python {plan.python}",
-                f"; to build it: --build {error.package}",
-            )
+            why, build = f"{name} has no wheel for Python {plan.python}", f"; to build it: --build {name}"
         context.notes += [
             f"{request.origins[line]}: {line} is left out: {why}, and the script does not import it{build}"
             for line in lines
@@ -762,17 +759,6 @@ class _Locking:
         kept = [(each, each.path or f"{here.location.store}/{each.sha256}/{each.filename}") for each in wheels]
         if local := [(each.stored_file, Path(path)) for each, path in kept if each.path or not by_node0]:
             store.push(local)
-
-
-def _with_answer(request: InstallRequest, found: PackageRequest) -> InstallRequest:
-    packages = tuple(dict.fromkeys((*request.env.packages, *found.lines)))
-    return replace(
-        request,
-        env=replace(request.env, packages=packages),
-        origins={**request.origins, **found.origins},
-        notes=(*request.notes, *found.notes),
-        left_out=(*request.left_out, *found.left_out),
-    )
 
 
 def announce_stack(
