@@ -470,7 +470,9 @@ class _Locking:
                 shown = f"read as far as its text shows it ({', '.join(requires[:_SHOWN])})" if requires else "left out"
                 context.notes.append(f"the list of {name} is {shown}: {why}")
             found = read_answer(each, requires, plan)
-            env = replace(request.env, packages=tuple(dict.fromkeys((*request.env.packages, *found.lines))), lists=lists)
+            env = replace(
+                request.env, packages=tuple(dict.fromkeys((*request.env.packages, *found.lines))), lists=lists
+            )
             origins, left_out = {**request.origins, **found.origins}, (*request.left_out, *found.left_out)
             context.request = replace(request, env=env, origins=origins, left_out=left_out)
             context.notes += found.notes
@@ -484,7 +486,7 @@ class _Locking:
         if maker.session is self.context.control.session:
             bare = replace(plan, requirements=(), constraints=())
             needed = read_answer(asked, requires, plan).lines
-            wheels = make_lock(maker, bare, index_answer, extras=needed, constraints=plan.requirements).wheels
+            wheels = make_lock(maker, bare, index_answer, packages=needed, constraints=plan.requirements).wheels
             self._bring((uv, *wheels), index_answer, by_node0=False)
             requires = [f"{self.context.home}/wheels/{wheel.sha256}/{wheel.filename}" for wheel in wheels]
             maker, index_answer = self._on_node0(uv, plan), IndexAnswer(NOT_QUERIED, (), PipSettings())
