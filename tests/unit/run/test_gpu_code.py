@@ -113,7 +113,7 @@ def test_lines_that_need_a_gpu_are_found(code: str, lines: dict[int, bool]) -> N
         ("model = Net().to(rank)", '.to("cpu")'),
         ("dist.init_process_group('nccl')", 'init_process_group("gloo")'),
         ("model = Net().to(self.device)", 'device = torch.device("cpu") before it'),
-        ("f.to(device=\"cuda\")", '.to("cpu")'),
+        ('f.to(device="cuda")', '.to("cpu")'),
         ("model = DDP(", "DDP(model), without device_ids and output_device"),
         ("trainer.fit(model)", ""),
     ],
