@@ -187,12 +187,12 @@ def _by_hand(rig: Rig, place: Place, launcher: str, *words: str) -> Contender:
     """The launcher's line on each host, by ssh."""
     node0, (_, threads) = rig.addresses(1)[0], _threads(place)
     env = f"{rig.lab.hosts[0].home}/.ipexctl/envs/default"
-    variables = f"OMP_NUM_THREADS={threads} GLOO_SOCKET_IFNAME=eth0 PATH={env}/bin:$PATH I_MPI_ROOT={env}"
+    variables = f"OMP_NUM_THREADS={threads} GLOO_SOCKET_IFNAME=eth0 PATH={env}/bin:$PATH"
     lines = []
     for at, name in enumerate(rig.names(place.hosts)):
         meeting = f"--node-rank {at} --master-addr {node0} --master-port {PORT}"
         line = launcher.format(hosts=place.hosts, ranks=place.ranks, meeting=meeting)
-        on_host = f"echo localhost >hosts; {variables} {env}/bin/{line} {' '.join(words)}"
+        on_host = f"{variables} {env}/bin/{line} {' '.join(words)}"
         lines.append(f"{rig.peers['ssh']} -F {rig.lab.ssh_config} {name} '{on_host}' &")
     title = launcher.partition(" --")[0]
     return Contender(title, ("sh", "-c", "\n".join([*lines, *("wait $! || exit 1" for _ in lines[:1]), "wait"])))
