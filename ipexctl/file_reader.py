@@ -32,7 +32,7 @@ SSH_CONFIG: Final = FileKind("an ssh config", 16 * _MB)
 """Tools that write one for a cluster need some 100 bytes a host."""
 KNOWN_HOSTS: Final = FileKind("a list of host keys", 256 * _MB)
 """A site's ssh_known_hosts has 1 kB a host."""
-HOSTS: Final = FileKind("a hostfile", 16 * _MB)
+HOSTS: Final = FileKind("a hostfile", 4 * _MB)
 FOUND_HOSTS: Final = FileKind("a hostfile", _MB)
 DEFAULTS: Final = FileKind("a file of defaults", 64_000)
 IGNORE_FILE: Final = FileKind("a file of patterns", 64_000)

@@ -29,12 +29,19 @@ _LITERAL = (*_QUOTES, "(", "[")
 
 def case_table(test: Test) -> Test:
     """Parametrize a test with the section of its name; the text of a row is the id of its case."""
-    names, *rows = lines_of(inspect.getfile(test), test.__name__.removeprefix("test_"))
+    section = test.__name__.removeprefix("test_")
+    names, *rows = lines_of(inspect.getfile(test), section)
     bar = next((bar for bar in (" || ", " | ") if bar in names), "\n")
     arguments = _cells(names, bar)
     named = arguments[0] == "case"
     kinds = [str(inspect.signature(test).parameters[name].annotation) for name in arguments[named:]]
-    cases = [_case(_cells(row, bar), kinds) for row in rows]
+    cases = []
+    for row in rows:
+        try:
+            cases.append(_case(_cells(row, bar), kinds))
+        except (ValueError, SyntaxError) as error:
+            table = Path(inspect.getfile(test)).stem.removeprefix("test_") + ".txt"
+            raise ValueError(f"{table}, [{section}], {row!r}: {error}") from error
     marked: Test = pytest.mark.parametrize(",".join(arguments[named:]), cases)(test)
     return marked
 

@@ -4,7 +4,7 @@
 #   sh tests/run.sh --changed       checks, and the tests nearest to what differs from main; it says what it leaves out
 #   sh tests/run.sh --all           everything: all tests on real hosts, the pages, Ansible, Slurm, real wheels
 #   sh tests/run.sh --machines      doctor, plans and trainings on machines of QEMU: sockets, SNC, HBM, limits of cgroups
-#   sh tests/run.sh --ci            after the plain call: what changed since the last landing, and an eighteenth of the rest
+#   sh tests/run.sh --ci            after the plain call: what changed since the last landing, and a share of the rest
 #   sh tests/run.sh -k hostfile     any other arguments go to pytest
 . "$(dirname -- "$0")/../.ci/environment"
 
@@ -36,7 +36,11 @@ has_kvm() { [ -w /dev/kvm ] && { [ -e /sys/module/kvm_intel ] || [ -e /sys/modul
 # shellcheck disable=SC2086
 set -e
 case "${1:-}" in
-  "") pytest $at_a_time 3 --whole /dev/null tests/checks $most ;;
+  "")
+    # In a landing's bare system, a share of the unit tests: .ci/run asks for it, and other landings have the others.
+    [ -z "${IPEXCTL_TESTS_SHARE:-}" ] || most="${most% *} $(.venv/bin/python tests/selection.py units)"
+    pytest $at_a_time 3 --whole /dev/null tests/checks $most
+    ;;
   --changed)
     files=$(.venv/bin/python tests/selection.py changed)
     pytest --once -q -n 2 --dist loadfile tests/checks $files
@@ -63,7 +67,6 @@ case "${1:-}" in
     pytest $at_a_time 4 --after-plain .venv/whole-files tests/stack ${most% *} $needing
     ;;
   *)
-    .venv/bin/python tests/rerun_failed.py --once -q tests/checks
     case " $* " in
       *" --pdb"*|*" --trace "*) exec .venv/bin/python -m pytest "$@" ;; # at the terminal
       *) pytest --once "$@" ;;

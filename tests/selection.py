@@ -1,14 +1,17 @@
-"""Chooses the tests that a call runs: `python tests/selection.py changed [BASE]`, `python tests/selection.py ci`.
+"""Chooses the tests that a call runs: `python tests/selection.py changed [BASE]`, or `ci`, or `units`.
 
 `changed` prints the test files of what differs from BASE (the last commit of main): nearest first, by imports, as many
 as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and tables of cases bring their tests.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
-the last landing within `CI_BUDGET`, and an eighteenth of the rest. Which one is the number of commits: in 20 landings
-each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of an eighteenth.
+the last landing within `CI_BUDGET`, and a share of the rest, about 150 s of it. Which one is the number of commits: in
+`TURNS` landings each test of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of
+a share. A long file has its turn in pieces, `FILE:2/3`. `units` prints the unit tests that the plain call runs in a
+landing's bare system: those near to the changes within `UNIT_BUDGET`, and a share of the others.
+
 Real wheels are near to what is in `OF_WHEELS` alone; machines of QEMU, which take hours, are in no share. As a plugin
-of pytest, `--whole FILE` takes that list: tests that are neither core nor of a file in it are left out. `--after-plain
-FILE` leaves out the core, too, but for tests that need a program the plain call may have lacked.
+of pytest, `--whole FILE` takes the list of `ci`: tests that are neither core nor of a file in it are left out.
+`--after-plain FILE` leaves out the core, too, but for tests that need a program the plain call may have lacked.
 
 In: git and `durations.json`, the seconds of each file in the last recorded run (`python tests/selection.py record
 JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out
@@ -37,17 +40,21 @@ from import_graph import ROOT, distances, is_test, project_imports
 DURATIONS = Path(__file__).with_name("durations.json")
 BUDGET = 60.0
 """Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
-CI_BUDGET = 180.0
-"""Seconds of tests that a submission's changes bring, three at a time; unit tests run anyway and cost nothing here."""
+CI_BUDGET = 90.0
+"""Seconds of tests that a submission's changes bring, four at a time; `units` has the unit tests."""
+UNIT_BUDGET = 30.0
 NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
 UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
 UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
 """Lines that change nothing that a test could find."""
-SHARES = 18
-TURNS = 20
+SHARES = 54
+TURNS = 56
 """Of landings: those after the shares belong to the other Pythons, which `.ci/run` finds."""
+UNIT_SHARES = 6
+MOST_AT_ONCE = 150.0
+"""Seconds of one file in a share: more would make one worker work alone."""
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py",)
 """Rules for all files of the project."""
@@ -111,6 +118,17 @@ def shares(files: Iterable[str], seconds: Mapping[str, float], count: int = SHAR
     return tuple(tuple(sorted(part)) for part in parts)
 
 
+def pieces_of(files: Iterable[str], seconds: Mapping[str, float], most: float = MOST_AT_ONCE) -> dict[str, float]:
+    """Each of these files, or its pieces, with their seconds. Pure."""
+    found: dict[str, float] = {}
+    for file in files:
+        took = seconds.get(file, UNKNOWN_SECONDS)
+        count = max(1, math.ceil(took / most))
+        names = [file] if count == 1 else [f"{file}:{number}/{count}" for number in range(count)]
+        found.update(dict.fromkeys(names, took / count))
+    return found
+
+
 def seconds_of(reports: Iterable[Path]) -> dict[str, float]:
     """Test file → its seconds in these reports of `pytest --junitxml`."""
     totals: defaultdict[str, float] = defaultdict(float)
@@ -132,13 +150,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_after_plain = bool(named := config.getoption("--after-plain"))
     if not (named := named or config.getoption("--whole")):
         return
-    whole = set(Path(named).read_text().split())
+    pieces = dict(line.partition(":")[::2] for line in Path(named).read_text().split())
+    count: defaultdict[str, int] = defaultdict(int)
 
     def is_kept(item: pytest.Item) -> bool:
         path = str(item.path.relative_to(ROOT))
         if is_core(item):
             return not is_after_plain or path.startswith(WHEELS) or item.get_closest_marker("needs") is not None
-        return path in whole
+        count[path] += 1
+        piece, _, of = pieces.get(path, "0/0").partition("/")
+        return path in pieces and (not of or count[path] % int(of) == int(piece))
 
     kept = [item for item in items if is_kept(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
@@ -206,19 +227,44 @@ def _print_changed(base: str) -> None:
     print("left out: tests that are further away; sh tests/run.sh --all has all", file=sys.stderr)
 
 
+def check_history() -> int:
+    """The number of commits."""
+    if git_lines("rev-parse", "--is-shallow-repository") == ["true"]:
+        sys.exit(
+            "this clone is shallow: the number of commits is no turn in it; to get them all: git fetch --unshallow"
+        )
+    return int(git_lines("rev-list", "--count", "HEAD")[0])
+
+
+def _base() -> str:
+    return os.environ.get("IPEXCTL_TESTS_BASE") or last_landing()
+
+
+def _print_units() -> None:
+    turn, seconds, imports = check_history(), _recorded(), project_imports()
+    units = [file for file in imports if is_test(file) and file.startswith("tests/unit/")]
+    others = dict.fromkeys(imports.keys() - set(units), math.inf)  # no budget takes them
+    changed = changed_files(_base())
+    near = choose(changed, imports, {**seconds, **others}, budget=UNIT_BUDGET, takes_changed=False).files
+    part = shares(units, seconds, UNIT_SHARES)[turn % UNIT_SHARES]
+    print("\n".join(sorted({*part, *near, *(set(units) & set(changed))})))
+
+
 def _print_ci() -> None:
-    base, seconds, imports = os.environ.get("IPEXCTL_TESTS_BASE") or last_landing(), _recorded(), project_imports()
+    turn = check_history() % TURNS
+    base, seconds, imports = _base(), _recorded(), project_imports()
     anyway = dict.fromkeys((file for file in imports if not file.startswith(REST)), 0.0)
     changed = changed_files(base)
     if not any(path.startswith(OF_WHEELS) for path in changed):
         anyway.update({file: math.inf for file in imports if file.startswith(WHEELS)})
     near = choose(changed, imports, {**seconds, **anyway}, budget=CI_BUDGET, takes_changed=False).files
     rest = [file for file in imports if is_test(file) and file.startswith(REST)]
-    turn = int(git_lines("rev-list", "--count", "HEAD")[0]) % TURNS
-    part = (*shares(rest, seconds), (), ())[turn]
-    chosen = {file for file in near if file.startswith(REST)} | set(part)
+    pieces = pieces_of(rest, seconds)
+    part = (*shares(pieces, pieces), (), ())[turn]
+    whole = {file for file in near if file.startswith(REST)}
+    chosen = whole | {piece for piece in part if piece.partition(":")[0] not in whole}
     print("\n".join(sorted(chosen)))
-    left_out = sorted(set(rest) - chosen)
+    left_out = sorted(set(rest) - {each.partition(":")[0] for each in chosen})
     print(f"whole files since {base[:10]}, and turn {turn + 1} of {TURNS} of the rest", file=sys.stderr)
     print(f"left out, but for their core: {' '.join(left_out)}", file=sys.stderr)
 
@@ -228,6 +274,8 @@ def main(args: list[str]) -> int:
         _print_changed(args[1] if args[1:] else last_of_main())
     elif args == ["ci"]:
         _print_ci()
+    elif args == ["units"]:
+        _print_units()
     elif args[:1] == ["record"] and args[1:]:
         seconds = {**_recorded(), **seconds_of(map(Path, args[1:]))}
         kept = {file: seconds[file] for file in sorted(seconds) if (ROOT / file).is_file()}

@@ -19,7 +19,7 @@ import typer
 
 from ipexctl.errors import CallError, Interrupted
 from ipexctl.node.common.processes import seconds_queued
-from ipexctl.remote.cancel import Cancel, cleanups
+from ipexctl.remote.cancel import Cancel, cleanups, end_own_groups
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.ui.message_output import STOPPING, write_to_terminal
 
@@ -96,6 +96,7 @@ def leave_late(interrupt: Interrupt, terminal: list[Any] | None = None, last_wor
         if not cleanups or time.monotonic() > until:
             left -= time.process_time() - computed if is_starved else _TICK
     _restore(terminal)
+    end_own_groups()
     write_to_terminal(*last_words)
     os._exit(interrupt.code or 0)
 
@@ -118,6 +119,7 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         def leave(*lines: str) -> None:
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)
+            end_own_groups()
             write_to_terminal(*lines)
             signal.raise_signal(number)
 

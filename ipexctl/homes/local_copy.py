@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ipexctl.node.common.files import (
     disk_usage,
+    format_size,
     make_private_directory,
     read_json,
     write_atomically,
@@ -31,6 +32,7 @@ from ipexctl.node.run.record.stack_dumps import dump_path
 
 _STATUS_INTERVAL: Final = 5.0
 _MAX_OPEN_FILES: Final = 256
+MOST_COPIED: Final = 1 << 30
 
 
 class LocalCopy:
@@ -59,6 +61,8 @@ class LocalCopy:
             is_new = chunk.end > self._sizes[name]
             if is_new and isinstance(chunk, Note):
                 self._write_note(chunk)
+            if sum(self._sizes.values()) > MOST_COPIED:
+                raise OSError(0, f"more than {format_size(MOST_COPIED)} of output are not kept here")
             while data and offset + len(data) > self._sizes[name]:
                 written = os.pwrite(number, data, offset)
                 offset, data = offset + written, data[written:]

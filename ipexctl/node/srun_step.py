@@ -62,7 +62,7 @@ class ControlPort(NamedTuple):
 
     def connect(self, call: str) -> socket.socket:
         """Open an encrypted connection for a command; raises an OSError."""
-        conn = connect(self.address, self.port, self.token, STEP)
+        conn = connect(self.address, self.port, self.token, STEP).conn
         encrypted = encrypt(conn, self.context, fingerprint=self.fingerprint, seconds=REPLY_TIME)
         send_line(encrypted, {"call": call, "token": self.token})
         return encrypted

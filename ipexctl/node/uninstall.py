@@ -339,7 +339,7 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
     contents = HomeContents(request)
     description = contents.describe()
     for run in (*description.live, *description.starting):
-        raise AgentError(f"run {run} is not over", Fix(f"`ipexctl stop {run}`"))
+        raise AgentError(f"run {run} is not over", Fix("`ipexctl stop {run}`", run=run))
     if description.foreign and not request["force"]:
         raise AgentError(name_owners(description.foreign), Fix("to remove it, too: `ipexctl uninstall --force`"))
     for reason in description.busy:

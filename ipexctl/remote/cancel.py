@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import _thread
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +70,16 @@ class Cancel:
 
 cleanups: Final[list[str]] = []
 """What hosts end or remove now of what a cancelled call began there."""
+
+
+own_groups: Final[set[int]] = set()
+"""Process groups on this machine that end with this process, though no thread is left to end them."""
+
+
+def end_own_groups() -> None:
+    for group in tuple(own_groups):
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decode_text, read_regular
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.algorithms import list_matches
-from ipexctl.remote.outcome import SharedReason, UnknownKey, Unreachable
+from ipexctl.remote.outcome import ChangedKey, SharedReason, UnknownKey, Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 
 KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
@@ -200,7 +200,7 @@ def _rejected_key(
     name, entry = endpoint.key_name, check.entry
     shows = f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
     if entry and check.verdict == "revoked":
-        return Unreachable(
+        return ChangedKey(
             f"its host key {fingerprint} is marked @revoked in {entry.file}:{entry.line}",
             "do not connect; ask the administrator of that machine",
         )
@@ -215,7 +215,7 @@ def _rejected_key(
             f"it is {key_type} {fingerprint}, but {entry.file}:{entry.line} has"
             f" {entry.key_type} {fingerprint_of(entry.key)}"
         )
-        return Unreachable(
+        return ChangedKey(
             SharedReason.of(f"its host key CHANGED: {change}", "their host keys CHANGED", f"({change})"),
             "another machine may be answering instead: verify the new key with the machine's administrator"
             f" ({shows} there shows it); if the machine was reinstalled: "

@@ -27,8 +27,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import explain_os_error
-from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import CompressedFrameReader, Frame, FrameError
+from ipexctl.remote.advice import read_advice
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.fanout import run_in_background
@@ -369,7 +369,7 @@ def _run(
     output = EventReader(handle_event, limits)
     ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, silence=silence, deadline=deadline)
     if last and last[0]["event"] == "failed":
-        reason, fix = str(last[0].get("reason") or "it failed without a reason"), fix_from_json(last[0].get("fix"))
+        reason, fix = str(last[0].get("reason") or "it failed without a reason"), read_advice(last[0].get("fix"))
         if last[0].get("wrong_call") is True:
             raise UserError(f"{session.host.name}: {reason}", fix=fix)
         raise HostError(reason, fix)

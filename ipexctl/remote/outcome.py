@@ -95,6 +95,10 @@ class Unreachable(HostError):
     status: HostStatus = "unreachable"
 
 
+class ChangedKey(Unreachable):
+    """Another machine may be answering: no retry helps before a person has compared the keys."""
+
+
 class LoginRefused(Unreachable):
     """This login failed; the user's ssh program may know another one."""
 

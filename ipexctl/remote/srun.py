@@ -32,9 +32,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common import macos
 from ipexctl.node.common.answer import Json
-from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
+from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, ProvenLines, read_line
 from ipexctl.node.common.encrypted_socket import encrypt, fingerprint_of
-from ipexctl.node.common.fix import fix_from_json
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_records import JsonError, parse_object
@@ -51,6 +50,7 @@ from ipexctl.node.common.slurm import (
 )
 from ipexctl.node.common.token_proof import STEP
 from ipexctl.node.srun_step import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
+from ipexctl.remote.advice import read_advice
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command, check_size
 from ipexctl.remote.fanout import run_in_background
@@ -189,9 +189,9 @@ class _StepPort(AuthenticatingServer):
         super().__init__(address, port.token, STEP, number=number)
         self._port = port
 
-    def handle(self, conn: socket.socket) -> None:
-        # A copy of the descriptor, because `conn` closes its own after this method.
-        own = socket.socket(fileno=os.dup(conn.fileno()))
+    def handle(self, lines: ProvenLines) -> None:
+        # A copy of the descriptor, because `lines` closes its own after this method.
+        own = socket.socket(fileno=os.dup(lines.conn.fileno()))
         own.setblocking(True)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in macos.silence_options(*_SILENCE):
@@ -303,7 +303,7 @@ class SrunSession(Session):
                 if event is None:
                     raise self._lost("no Slurm step could be started there")
                 if isinstance(event, dict) and event.get("event") == "failed":
-                    raise HostError(str(event.get("reason")), fix_from_json(event.get("fix")))
+                    raise HostError(str(event.get("reason")), read_advice(event.get("fix")))
                 if isinstance(event, dict):
                     return
                 if deadline.over:

@@ -30,6 +30,7 @@ from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.fix import Fix
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms, matches
+from ipexctl.remote.cancel import own_groups
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.text import home_directory
 
@@ -163,12 +164,15 @@ def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
         ) as process:
+            own_groups.add(process.pid)
             try:
                 out = _read_answer(process, timeout)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
+            finally:
+                own_groups.discard(process.pid)
         stderr.seek(0)
         error = stderr.read(_LONGEST_ANSWER).decode(errors="replace")
         return process.returncode, out.decode(errors="surrogateescape"), error

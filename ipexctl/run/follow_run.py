@@ -37,7 +37,7 @@ from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
-from ipexctl.remote.outcome import AgentEnded, HostError, Notice, Unreachable
+from ipexctl.remote.outcome import AgentEnded, ChangedKey, HostError, Notice, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.run.hang import dump_lines, silence_lines
@@ -197,6 +197,9 @@ class Follower:
         now = time.monotonic()
         step = self._absence.on_loss(now)
         name, run, again = self._record.node0.name, self._record.id, self._record.resume_command
+        if isinstance(error, ChangedKey):
+            advice = join_fixes((error.fix, Fix(f"then: `ipexctl attach {run}`")))
+            raise NotReachedAgain(f"{error.reason}; run {run} may still be running", advice, error)
         if step == "over":
             raise NotReachedAgain(
                 self._absence.end_reason(run, error.reason),

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHECKS = ("ruff check --no-cache .", "ruff format --no-cache --check .", "mypy", "lint-imports --no-cache")
+CHECKS = (
+    "ruff check --no-cache .",
+    "ruff format --no-cache --check .",
+    "mypy",
+    "lint-imports --no-cache",
+    "zizmor --offline --no-progress .github",
+)
 
 
 @pytest.mark.timeout(900)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +24,7 @@ from checkpoint_helpers import TOKEN, Hosts, saved
 from run_helpers import STAND_IN, Run
 
 from agent_helpers import all_pythons, wait_until
-from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
+from ipexctl.node.common.authenticated_socket import connect
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
@@ -234,16 +236,108 @@ def test_a_host_with_a_wrong_port_is_named_itself(tmp_path: Path, port: object) 
     exchange = CheckpointExchange(cluster.path, dict(enumerate(cluster.names)), "127.0.0.1", TOKEN)
     client = cluster.take_part(1, exchange.port, sys.executable, TOKEN)
     copies = {"last.pt": ManifestEntry("last.pt", "f", 0o600, 1, "a" * 64, 1)}
-    with connect("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE) as conn:
-        send_line(conn, {"rank": 0})
-        assert read_line(conn, 10)["scan"]
-        send_line(conn, HostCopies(copies, written=("last.pt",), place="last.pt").to_json())
-        assert read_line(conn, 10)["serve"]
-        send_line(conn, {"port": port})
+    lines = connect("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
+    with lines.conn:
+        lines.send({"rank": 0})
+        assert lines.receive(10)["scan"]
+        lines.send(HostCopies(copies, written=("last.pt",), place="last.pt").to_json())
+        assert lines.receive(10)["serve"]
+        lines.send({"port": port})
         wait_until(lambda: exchange.is_over, 30)
     exchange.close()
     client.communicate(timeout=30)
     assert (exchange.failed_host, "port" in exchange.failure or "range" in exchange.failure) == ("node1", True)
+
+
+GOOD, EVIL = saved("good"), saved("evil")
+HASHES = [hashlib.sha256(content).hexdigest().encode() for content in (GOOD, EVIL)]
+
+
+class Between:
+    """A man in the middle of one host's connection to the supervisor, who changes what comes from one side."""
+
+    def __init__(self, port: int, old: bytes, new: bytes, *, of_orders: bool) -> None:
+        self._change = (old, new), of_orders
+        self._supervisor = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        client, _ = self._listener.accept()
+        server = socket.create_connection(("127.0.0.1", self._supervisor))
+        threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
+        self._pass(server, client, True)
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_order: bool) -> None:
+        (old, new), of_orders = self._change
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                target.sendall(data.replace(old, new) if is_order == of_orders else data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize(
+    ("of_orders", "old", "new"),
+    [
+        (True, *HASHES),
+        (True, b'"remove": []', b'"remove": ["out/own.pt"]'),
+        (True, b'{"fetch"', b'{"again": 1, "fetch"'),
+        (False, *HASHES[::-1]),
+        (False, b'{"done": true', b'{"done": 1234'),
+    ],
+    ids=["hash of an order", "removal", "last order", "hash of a report", "answer"],
+)
+def test_who_changes_a_line_between_two_hosts_is_told_and_nothing_is_obeyed(
+    tmp_path: Path, of_orders: bool, old: bytes, new: bytes
+) -> None:
+    cluster = Hosts(tmp_path, "out", 2)
+    cluster.write("node1", GOOD, "out/last.pt")
+    cluster.write("node2", EVIL, "out/own.pt")
+    exchange = CheckpointExchange("out", dict(enumerate(cluster.names)), "127.0.0.1", TOKEN)
+    between = Between(exchange.port, old, new, of_orders=of_orders)
+    ports = (exchange.port, between.port)
+    clients = [cluster.take_part(rank, port, sys.executable, TOKEN) for rank, port in enumerate(ports)]
+    wait_until(lambda: exchange.is_over, 30)
+    exchange.close()
+    for client in clients:
+        client.communicate(timeout=30)
+    assert (exchange.failed_host, exchange.is_changed) == ("node2", True), exchange.failure
+    assert cluster.content("out/last.pt") == [GOOD, GOOD if b"done" in old else None]
+    assert cluster.of("node2", "out/own.pt").read_bytes() == EVIL
+
+
+def test_a_host_that_cannot_receive_says_so_before_it_serves(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out")
+    for name, at in (("node1", 2_000), ("node2", 1_000)):
+        cluster.write(name, saved(name), "out/last.pt", at=at)
+    cluster.write("node2", saved("own"), "out/own.pt")
+    os.chown(cluster.of("node2", "out/last.pt"), 12345, 12345)
+    failure = cluster.exchange().failure
+    assert missing(failure, f"node2 {cluster.of('node2', 'out/last.pt')} account") == []
+    assert "connection" not in failure
+
+
+def test_the_host_that_another_one_could_not_fetch_from_is_the_cause(tmp_path: Path) -> None:
+    cluster = Hosts(tmp_path, "out/last.pt", 2)
+    exchange = CheckpointExchange(cluster.path, dict(enumerate(cluster.names)), "127.0.0.1", TOKEN)
+    client = cluster.take_part(0, exchange.port, sys.executable, TOKEN)
+    copies = {"last.pt": ManifestEntry("last.pt", "f", 0o600, 1, "a" * 64, 1)}
+    lines = connect("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
+    with lines.conn, socket.create_server(("127.0.0.1", 0)) as nobody:
+        lines.send({"rank": 1})
+        assert lines.receive(10)["scan"]
+        lines.send(HostCopies(copies, written=("last.pt",), place="last.pt").to_json())
+        assert lines.receive(10)["serve"]
+        port = nobody.getsockname()[1]
+        nobody.close()
+        lines.send({"port": port})
+        assert lines.receive(10) is not None
+        lines.send({"failed": "its disk is full", "fix": ""})
+        wait_until(lambda: exchange.is_over, 30)
+    exchange.close()
+    client.communicate(timeout=30)
+    assert exchange.failure == "node2: its disk is full"
 
 
 @pytest.mark.parametrize("damage", [{"number": 2**63 - 2}, {"number": 10**9}, {"files": []}, {"seen": 1}])
@@ -277,8 +371,9 @@ def test_write_error_of_a_host_ends_the_exchange(hosts: Callable[[str], Hosts]) 
 def test_lost_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("last.pt")
     exchange = CheckpointExchange(cluster.path, {0: "node1", 1: "node2"}, "127.0.0.1", TOKEN)
-    with connect("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE) as conn:
-        send_line(conn, {"rank": 1})
+    lines = connect("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
+    with lines.conn:
+        lines.send({"rank": 1})
         client = cluster.take_part(0, exchange.port, sys.executable, TOKEN)
     wait_until(lambda: exchange.is_over, 60)
     assert "node2" in exchange.failure

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import PARTS
-from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_rates
+from benchmarks.figures import NO_DIFFERENCE, compared, fit_line, median_interval, ratio, ratios, turn_rates
+from benchmarks.harness import Failed
+from benchmarks.quiet import await_quiet
 from benchmarks.report import GOALS, Goal, Report, markdown, put_between_markers, put_goals
 
 
@@ -46,6 +48,25 @@ def test_target_inside_the_interval_is_undecided() -> None:
     interval = median_interval([0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03])
     assert [interval.stays_below(limit) for limit in (0.96, 0.98, 1.04)] == [False, None, True]
     assert median_interval([1.0] * 5).stays_below(2.0) is None
+
+
+def test_what_the_same_program_reaches_twice_is_no_difference() -> None:
+    ratio_of = [median_interval([middle - 0.01, middle, middle + 0.01]) for middle in (0.8, 0.97, 1.005)]
+    same = median_interval([0.95, 1.0, 1.04])
+    assert [compared(each, same) for each in ratio_of] == ["0.80x, 0.79 to 0.81", NO_DIFFERENCE, NO_DIFFERENCE]
+    assert compared(ratio_of[1], is_gain=True) == "1.03x, 1.02 to 1.04"
+
+
+@pytest.mark.parametrize(("loads", "is_measured"), [((0.4,), True), ((7.1, 2.0, 0.9), True), ((7.1,), False)])
+def test_a_part_waits_for_a_quiet_machine_and_is_else_not_measured(loads: tuple[float, ...], is_measured: bool) -> None:
+    seen = iter([*loads, *[loads[-1]] * 100])
+    slept: list[float] = []
+    if is_measured:
+        assert await_quiet("sync", lambda: next(seen), slept.append) <= 1
+        return
+    with pytest.raises(Failed, match=r"sync.*7\.1"):
+        await_quiet("sync", lambda: next(seen), slept.append, 60)
+    assert sum(slept) == 60
 
 
 def test_slow_round_does_not_change_the_ratio() -> None:

@@ -77,16 +77,24 @@ def test_issue_form_asks_at_most_four_things_and_requires_the_first(name: str) -
     assert form["body"][0]["validations"]["required"] is True
 
 
-def test_each_lock_and_each_action_is_kept_current() -> None:
-    updates = {update["package-ecosystem"]: update for update in read_yaml(".github/dependabot.yml")["updates"]}
-    directories = {f"/{path.parent.relative_to(ROOT)}" for path in ROOT.glob("*/*.lock")}
-    directories |= {f"/{path.parent.relative_to(ROOT)}" for path in ROOT.glob(".github/*.lock")}
-    assert set(updates["pip"]["directories"]) == directories
-    assert "github-actions" in updates
+def test_each_action_is_pinned_and_kept_current_and_each_lock_says_how_it_is_made() -> None:
+    updates = [update["package-ecosystem"] for update in read_yaml(".github/dependabot.yml")["updates"]]
+    assert updates == ["github-actions"]
+    jobs = [job for path in (ROOT / ".github/workflows").iterdir() for job in read_yaml(str(path))["jobs"].values()]
+    used = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
+    assert [each for each in used if not re.search(r"@[0-9a-f]{40}$", each)] == []
+    locks = [path for path in ROOT.rglob("*.lock") if path.parent.name in ("tests", "docs", ".github")]
+    assert len(locks) == 4
+    for lock in locks:
+        assert "uv pip compile" in "".join(lock.read_text().splitlines(keepends=True)[:3]), lock
 
 
 def test_citation_has_the_fields_that_its_format_requires() -> None:
-    assert {"cff-version", "message", "title", "authors"} <= set(read_yaml("CITATION.cff"))
+    citation = read_yaml("CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert re.search(
+        rf"^ +Copyright \d+ {citation['authors'][0]['name']}$", (ROOT / "LICENSE").read_text(), re.MULTILINE
+    )
 
 
 HOME = "https://example.org/team/ipexctl"

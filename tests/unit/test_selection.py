@@ -16,6 +16,7 @@ from selection import (
     before_pause,
     changed_files,
     choose,
+    pieces_of,
     seconds_of,
     shares,
 )
@@ -72,6 +73,24 @@ def test_shares_take_about_as_long_and_are_everything() -> None:
     assert max(totals) - min(totals) <= 6
 
 
+def test_long_files_have_their_turn_in_pieces_that_are_everything() -> None:
+    pieces = pieces_of(["tests/lab/a.py", "tests/lab/b.py"], {"tests/lab/a.py": 350.0, "tests/lab/b.py": 9.0})
+    names = [f"tests/lab/a.py:{number}/3" for number in range(3)]
+    assert pieces == {**dict.fromkeys(names, 350 / 3), "tests/lab/b.py": 9.0}
+
+
+@pytest.mark.needs("git")
+def test_a_shallow_clone_is_an_error_and_no_turn(tmp_path: Path) -> None:
+    clone = ["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(tmp_path / "clone")]
+    subprocess.run(clone, check=True, timeout=60)
+    for mode in ("ci", "units"):
+        argv = [sys.executable, "tests/selection.py", mode]
+        done = subprocess.run(argv, cwd=tmp_path / "clone", capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "shallow" in done.stderr
+        assert "git fetch --unshallow" in done.stderr
+
+
 @pytest.mark.needs("git")
 def test_graph_of_the_checkout_has_ways_through_helpers_plugins_and_named_modules() -> None:
     imports = project_imports()
@@ -103,6 +122,8 @@ def test_whole_files_run_beside_the_core_of_all_others(tmp_path: Path) -> None:
     assert set() < core < every
     assert collected("--after-plain", "tests/lab/test_exec.py") == every - core
     assert collected("--after-plain") == set()
+    pieces = [collected("--after-plain", f"tests/lab/test_exec.py:{number}/2") for number in range(2)]
+    assert (set.union(*pieces), set.intersection(*pieces)) == (every - core, set())
 
 
 @pytest.mark.needs("git")

@@ -40,6 +40,7 @@ from . import (
     peers,
 )
 from .harness import Failed, clean_environment, say
+from .quiet import await_quiet
 from .report import Report, markdown, plain, put_between_markers, put_goals
 from .rig import Rig, laboratory, leave_on_signals, scratch
 
@@ -150,6 +151,7 @@ def _measure(given: argparse.Namespace) -> None:
         env = clean_environment(str(home))
         print(f"{peers.machine()}; {peers.versions(found)}\n", flush=True)
         for name, part in parts.items():
+            await_quiet(name)
             begun, clock = _stamp(name, given), time.monotonic()
             report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
             rounds = f"Medians of {report.medians_of}" if report.medians_of > 1 else "One round"

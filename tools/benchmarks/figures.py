@@ -31,6 +31,18 @@ class Interval:
         return True if self.high <= limit else False if self.low > limit else None
 
 
+NO_DIFFERENCE = "no difference"
+
+
+def compared(ratio_: Interval, same: Interval | None = None, *, is_gain: bool = False) -> str:
+    """A ratio of times, or with `is_gain` of speeds, with its range; in words if the range of the rounds, or of the
+    `same` program beside itself, holds it."""
+    if ratio_.low <= 1 <= ratio_.high or (same is not None and same.low <= ratio_.median <= same.high):
+        return NO_DIFFERENCE
+    ends = (ratio_.low, ratio_.high) if not is_gain else (1 / ratio_.high, 1 / ratio_.low)
+    return f"{1 / ratio_.median if is_gain else ratio_.median:.2f}x, {ends[0]:.2f} to {ends[1]:.2f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A straight line through points."""

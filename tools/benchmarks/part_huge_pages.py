@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from .figures import median
+from .figures import compared, median, median_interval, ratios
 from .harness import good_end_of, in_turns, say
 from .part_train import HUGE_PAGES, SMALL_PAGES, Workload, contender_of, prepare_place, trained
 from .part_unchanged import MODELS, SCRIPT
@@ -23,10 +23,10 @@ def measure(rig: Rig) -> Report:
     for model in ("gpt", "resnet", "mlp"):
         work = Workload(SCRIPT, "steps", 1, 3, 3.0, (model,), 3.0)
         speeds = trained(rig, place, work, 1, rig.runs, (HUGE_PAGES, SMALL_PAGES), share_rounds=0)
-        share = speeds.beside(SMALL_PAGES, HUGE_PAGES).median
-        gains.append(share)
+        share = speeds.beside(SMALL_PAGES, HUGE_PAGES)
+        gains.append(share.median)
         steps = [f"{1000 / speeds.median(name):.0f}" for name in (SMALL_PAGES, HUGE_PAGES)]
-        rows.append((f"{MODELS[model]}, ms a step", *steps, f"{share:.2f}x"))
+        rows.append((f"{MODELS[model]}, ms a step", *steps, compared(share)))
 
     def epoch(name: str) -> dict[str, float]:
         say(f"huge pages: {name}")
@@ -36,8 +36,9 @@ def measure(rig: Rig) -> Report:
 
     measured = in_turns([SMALL_PAGES, HUGE_PAGES], rig.runs, epoch)
     for title, key in ((EPOCH, "seconds"), (MEMORY, "megabytes")):
-        small, huge = (median([each[key] for each in measured[name]]) for name in (SMALL_PAGES, HUGE_PAGES))
-        rows.append((title, f"{small:.4g}", f"{huge:.4g}", f"{huge / small:.2f}x"))
+        small, huge = ([each[key] for each in measured[name]] for name in (SMALL_PAGES, HUGE_PAGES))
+        of_rounds = median_interval(ratios(huge, small))
+        rows.append((title, f"{median(small):.4g}", f"{median(huge):.4g}", compared(of_rounds)))
     header = ("one rank", "small pages", "huge pages", "huge / small")
     goal = Goal("huge pages: ≤ 1x the same with small pages", f"{max(gains):.2f}x", max(gains) <= 1)
     return Report(rig.runs, header, tuple(rows), (goal,))

@@ -24,6 +24,8 @@ from .rig import CONTENDERS, HERE, Rig, ipexctl
 OURS, BY_HAND = "ipexctl run", "the same ranks by hand"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
+TORCHRUN_AGAIN: Final = "torchrun again"
+"""The same program once more: what it differs from itself is no difference."""
 NO_METER, FAST = "ipexctl run --no-meter", "ipexctl run --fast"
 FP32_MATH, AUTOCAST = "ipexctl run --fp32-math bf16", "bf16 autocast in the script"
 SHORT_SPIN: Final = "ipexctl run -x GOMP_SPINCOUNT=60000"
@@ -189,11 +191,12 @@ def contender_of(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, nam
         plan = ipexctl("ipexctl run --dry-run", "run", "--dry-run", "--json", *options, *script)
         file.write_text(ranks_by_hand(json.loads(good_end_of(plan, rig.env)[1]), where, rig.env))
         return Contender(name, ("bash", str(file)))
-    port = str(FIRST_PORT + OTHERS.index(name))
+    port = str(FIRST_PORT + (*OTHERS, TORCHRUN_AGAIN).index(name))
     env = {"PATH": f"{place.bin}:{rig.env['PATH']}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PWD": where}
+    torchrun = ("torchrun", "--nproc-per-node", count, "--master-port", port, *words)
     argv = {
         MPIRUN: ("mpiexec.hydra", "-n", count, "python", *words),
-        TORCHRUN: ("torchrun", "--nproc-per-node", count, "--master-port", port, *words),
+        **dict.fromkeys((TORCHRUN, TORCHRUN_AGAIN), torchrun),
         ACCELERATE: ("accelerate", "launch", "--config_file", f"accelerate-{ranks}.yaml", *words),
     }
     return Contender(name, ("env", "-C", where, *argv[name]), env)

@@ -9,7 +9,8 @@ from typing import Final
 
 from ipexctl.text import format_count
 
-from .part_train import ACCELERATE, FAST, OURS, TORCHRUN, Workload, prepare_place, trained
+from .figures import compared
+from .part_train import ACCELERATE, FAST, OURS, TORCHRUN, TORCHRUN_AGAIN, Workload, prepare_place, trained
 from .report import Goal, Report
 from .rig import CONTENDERS, Rig
 
@@ -33,12 +34,14 @@ def measure(rig: Rig) -> Report:
     for model, ranks in product(MODELS, RANKS):
         script, words = (OF_TRAINER, ()) if model == "bert" else (SCRIPT, (model,))
         work = Workload(script, "steps", 1, 3, 3.0, words, 3.0)
-        speeds = trained(rig, place, work, ranks, rig.runs, (TORCHRUN, *gains), share_rounds=0)
+        speeds = trained(rig, place, work, ranks, rig.runs, (TORCHRUN, TORCHRUN_AGAIN, *gains), share_rounds=0)
+        same = speeds.beside(TORCHRUN, TORCHRUN_AGAIN)
         title = f"{MODELS[model]}, {format_count(ranks, 'rank')}"
         cells = [f"{1000 / speeds.median(TORCHRUN):.0f}"]
         for name, found in gains.items():
-            found[title] = 1 / speeds.beside(TORCHRUN, name).median
-            cells.append(f"{1000 / speeds.median(name):.0f} ({found[title]:.2f}x)")
+            times = speeds.beside(TORCHRUN, name)
+            found[title] = 1 / times.median
+            cells.append(f"{1000 / speeds.median(name):.0f} ({compared(times, same, is_gain=True)})")
         rows.append((title, *cells))
     means = {name: math.prod(found.values()) ** (1 / len(found)) for name, found in gains.items()}
     rows.append(("geometric mean", "", *(f"{mean:.2f}x" for mean in means.values())))

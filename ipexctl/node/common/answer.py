@@ -24,15 +24,15 @@ _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
 _writes = 0
-_HOME = "directory: --home DIR"
-FREE_SPACE_FIX = f"free some space there, or name another {_HOME}"
+ANOTHER_HOME, ANOTHER_PATH = "directory: --home DIR", "PATH"
+FREE_SPACE_FIX = "free some space there, or name another directory: --home DIR"
 _FEW_INODES = 1000
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
     errno.EDQUOT: ("this account's disk quota is used up", FREE_SPACE_FIX),
-    errno.EROFS: ("the filesystem is mounted read-only", f"name a writable {_HOME}"),
-    errno.EACCES: ("this account may not write there", f"name a separate {_HOME}"),
-    errno.EPERM: ("this account may not write there", f"name a separate {_HOME}"),
+    errno.EROFS: ("the filesystem is mounted read-only", "name a writable directory: --home DIR"),
+    errno.EACCES: ("this account may not write there", "name a separate directory: --home DIR"),
+    errno.EPERM: ("this account may not write there", "name a separate directory: --home DIR"),
     errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
     errno.EEXIST: ("a file is where a directory is needed", "move that file away"),
     errno.EISDIR: ("a directory is where a file is needed", "look at its files, then move that directory away"),
@@ -171,7 +171,7 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
         emit("done", **encode(result))
         return 0
     if request.get("is_of_path"):
-        failure.fix = failure.fix.replace(_HOME, "PATH")
+        failure.fix = failure.fix.replace(ANOTHER_HOME, ANOTHER_PATH)
     emit_failure(failure)
     return 1
 

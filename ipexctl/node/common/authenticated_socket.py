@@ -15,14 +15,16 @@ from ipexctl.node.common import listener
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
-from ipexctl.node.common.json_records import parse_json
+from ipexctl.node.common.json_records import as_object, parse_json
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.common.token_proof import (
+    ANSWERS,
     MAX_FRAME,
     ClientHandshake,
     ConnectionBroken,
     HandshakeError,
     MessageSocket,
+    OrderProof,
     ServerHandshake,
     ready,
 )
@@ -47,6 +49,28 @@ class AnotherProgram(ConnectError):
     """The program at that port does not have the token."""
 
 
+class ChangedLine(ConnectionError):
+    """Raised if a line is not the next one that the other end has sent."""
+
+
+class ProvenLines:
+    """Lines of JSON objects in both directions, each with a proof."""
+
+    def __init__(self, conn: socket.socket, sent: OrderProof, received: OrderProof) -> None:
+        self.conn, self._sent, self._received = conn, sent, received
+
+    def send(self, message: Json) -> None:
+        send_line(self.conn, self._sent.sign(message))
+
+    def receive(self, seconds: float) -> Json:
+        try:
+            message = as_object(read_line(self.conn, seconds))
+            self._received.check(message)
+        except HandshakeError:
+            raise ChangedLine("somebody on the network changes what it and node0 send each other") from None
+        return message
+
+
 class AuthenticatingServer(ABC):
     def __init__(
         self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = (), number: int = 0
@@ -62,7 +86,7 @@ class AuthenticatingServer(ABC):
         self._listener.addresses.update(addresses)
 
     @abstractmethod
-    def handle(self, conn: socket.socket) -> None:
+    def handle(self, lines: ProvenLines) -> None:
         """Serve a client. An error ends only this client."""
 
     def is_needed(self) -> bool:
@@ -86,14 +110,15 @@ class AuthenticatingServer(ABC):
         if conn.pending:
             raise ConnectionBroken("the client reads nothing")
         conn.sock.setblocking(True)
+        lines = ProvenLines(conn.sock, handshake.order_proof(), handshake.order_proof(ANSWERS))
         try:
-            threading.Thread(target=self._handle_client, args=(conn.sock,), daemon=True).start()
+            threading.Thread(target=self._handle_client, args=(lines,), daemon=True).start()
         except RuntimeError:  # the account reached its limit of threads
             raise ConnectionBroken("no thread can be started") from None
 
-    def _handle_client(self, conn: socket.socket) -> None:
-        with conn, contextlib.suppress(OSError, *MALFORMED, AgentError):
-            self.handle(conn)
+    def _handle_client(self, lines: ProvenLines) -> None:
+        with lines.conn, contextlib.suppress(OSError, *MALFORMED, AgentError):
+            self.handle(lines)
 
 
 def connect(
@@ -104,7 +129,7 @@ def connect(
     *,
     patience: float = PATIENCE,
     reply_time: float = REPLY_TIME,
-) -> socket.socket:
+) -> ProvenLines:
     """Connect to an `AuthenticatingServer`; raises a ConnectError. Retries for `patience` seconds, because strangers
     may fill the port and the server then closes connections before the handshake."""
     countdown = Countdown(patience)
@@ -126,7 +151,7 @@ def connect(
         time.sleep(_RETRY_INTERVAL * (0.5 + os.urandom(1)[0] / 256))  # clients differ; `random` loads OpenSSL
 
 
-def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> socket.socket:
+def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> ProvenLines:
     """Do the handshake. Closes the connection on failure. A HandshakeError means that another program answers."""
     try:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,7 +162,7 @@ def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: f
     except BaseException:
         conn.close()
         raise
-    return conn
+    return ProvenLines(conn, handshake.order_proof(ANSWERS), handshake.order_proof())
 
 
 def _read_frame(conn: socket.socket, reader: FrameReader, reply_time: float) -> Json:

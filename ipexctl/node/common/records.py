@@ -435,6 +435,8 @@ class RunStatus(NamedTuple):
     """Those before this one."""
     unwritten_events: int | None = None
     """Number of events not written yet because the disk is full; None if that never happened."""
+    unrecorded: str = ""
+    """Why node0 can't write the record of a lost run, and so did not write its end; empty if it can."""
     unstored_output: int | None = None
     """While the disk is full: the supervisor's file descriptor of the output in memory (`unstored_output.py`)."""
 

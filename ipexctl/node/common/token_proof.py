@@ -2,8 +2,8 @@
 
 Both ends prove that they have the same token: `challenge {nonce}`, `hello {nonce, proof, …}`, `welcome {proof, …}` or
 `refused`. A proof is an HMAC over direction, both nonces and all other fields, with a key for one kind of port, so it
-can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to a host starter alone are
-authenticated (`OrderProof`; docs/security.md).
+can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to host starters and lines of
+checkpoint exchanges are authenticated (`OrderProof`; docs/security.md).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
 FILES, LINK_SPEED, STEP, SHELL = "files", "link speed", "step", "shell"
+ORDERS, ANSWERS = "orders", "answers"
 MAX_FRAME = 4096
 _NONCE_SIZE = 32
 
@@ -64,9 +65,9 @@ class ServerHandshake:
     def refusal() -> Json:
         return {"t": "refused"}
 
-    def order_proof(self) -> OrderProof:
-        """For the orders after the welcome."""
-        return OrderProof(self._key, self._nonce, self._peer_nonce)
+    def order_proof(self, of: str = ORDERS) -> OrderProof:
+        """For the orders after the welcome, or the answers to them."""
+        return OrderProof(self._key, of, self._nonce, self._peer_nonce)
 
 
 class ClientHandshake:
@@ -90,19 +91,19 @@ class ClientHandshake:
             raise HandshakeError("another program answers there")
         _check_proof(self._key, ["server", self._peer_nonce, self._nonce], welcome)
 
-    def order_proof(self) -> OrderProof:
-        """For the orders after the checked welcome."""
-        return OrderProof(self._key, self._peer_nonce, self._nonce)
+    def order_proof(self, of: str = ORDERS) -> OrderProof:
+        """For the orders after the checked welcome, or the answers to them."""
+        return OrderProof(self._key, of, self._peer_nonce, self._nonce)
 
 
 class OrderProof:
-    """Proves that each order of a server arrives unchanged, once, and after the order before it.
+    """Proves that each order of a server, or each answer, arrives unchanged, once, and after the one before it.
 
-    Both ends count the orders of the connection. The key is of this connection, so no other one's orders are proven.
+    Both ends count them. The key is of this connection and direction, so no other one's orders are proven.
     """
 
-    def __init__(self, key: bytes, server_nonce: str, client_nonce: str) -> None:
-        self._key = bytes.fromhex(_mac(key, ["orders", server_nonce, client_nonce]))
+    def __init__(self, key: bytes, of: str, server_nonce: str, client_nonce: str) -> None:
+        self._key = bytes.fromhex(_mac(key, [of, server_nonce, client_nonce]))
         self._count = 0
 
     def sign(self, order: Json) -> Json:

@@ -2,21 +2,23 @@
 
 A call that resumes a run asks with `find` what exists, and keeps it (`kept_checkpoint.py`). For an exchange, a rank
 wrapper starts `PYTHON -I RUNDIR/agent.zip files.checkpoint` with a `CheckpointRequest` on stdin. It connects to the
-supervisor (`common/authenticated_socket.py`), and the two take turns with one line of JSON each:
+supervisor (`common/authenticated_socket.py`), and the two take turns with one line of JSON each, which has a proof:
 
     {"rank"}
         → {"scan": true, "hosts": [name, …]}
     the report of the host (`checkpoint_report.py`)
-        → {"exchange": a name, "serve": [copy, …], "clients": addresses of the hosts that fetch them}
-    {"port": of its file server, or null}
-        → {"fetch": [{"address", "port", "copies"}, …], "remove": [name, …], "markers": [name, …],
+        → {"exchange": a name, "serve": [copy, …], "clients": addresses of the hosts that fetch them,
+           "receive": [copy, …], "remove": [name, …], "markers": [name, …],
            "known": {name: [sha256, is brought, number]}, "number": of this exchange, "parts": [directory, …]}
+    {"port": of its file server, or null}, once nothing speaks against its part
+        → {"fetch": [{"address", "port", "copies"}, …]}
     {"done": true, "aside": the directory with the files to remove, or empty}
         → {"end": true}, when all hosts are done
 
-Instead of any of its lines the host may send {"failed": reason, "fix"}. No token is sent: the hosts derive the token of
-their file servers from the run's token and the name of the exchange. Files are received in HOME/checkpoints/KEY. Once
-all are complete, the files to remove are set aside (`checkpoint_aside.py`) and the new ones put in place, markers last.
+Instead of any of its lines the host may send {"failed": reason, "fix", "blamed": address of the host that it fetched
+from, "changed": true if a line was not the supervisor's}. No token is sent: the hosts derive the token of their
+file servers from the run's token and the name of the exchange. Files are received in HOME/checkpoints/KEY. Once all are
+complete, the files to remove are set aside (`checkpoint_aside.py`) and the new ones put in place, markers last.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json, answer, explain_os_error, signs_of_life
-from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
+from ipexctl.node.common.authenticated_socket import MALFORMED, ChangedLine, ConnectError, ProvenLines
 from ipexctl.node.common.files import explain_full_disk, free_space, make_private_directory
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import parse_json
@@ -43,8 +45,6 @@ from ipexctl.node.files.peer_transfer import FileServer, connect
 from ipexctl.node.files.place import CONTENT
 
 if TYPE_CHECKING:
-    import socket
-
     from ipexctl.node.files.call_requests import ConnectRequest, ServeRequest, StoreFile
     from ipexctl.node.files.manifest import ManifestEntry
 
@@ -66,26 +66,29 @@ class CheckpointRequest(NamedTuple):
 
 
 class Exchange:
-    def __init__(self, files: CheckpointFiles, conn: socket.socket, token: str) -> None:
-        self._files, self._conn, self._token = files, conn, token
+    def __init__(self, files: CheckpointFiles, lines: ProvenLines, token: str) -> None:
+        self._files, self._lines, self._token = files, lines, token
+        self._source = ""
         self._stop_serving = -1
 
     def run(self) -> None:
         """Run the exchange. Connection errors are raised, others sent to the supervisor."""
         files = self._files
-        hosts = self._receive()["hosts"]  # from here on, the supervisor knows this host
-        files.clear()
         try:
+            hosts = self._receive()["hosts"]  # from here on, the supervisor knows this host
+            files.clear()
             make_private_directory(os.path.dirname(files.directory))
             make_private_directory(files.directory)
             self._steps([str(host) for host in hosts])
+        except ChangedLine as changed:
+            self._lines.send({"failed": str(changed), "changed": True})
         except AgentError as error:
-            send_line(self._conn, {"failed": error.reason, "fix": error.fix})
+            self._lines.send({"failed": error.reason, "fix": error.fix, "blamed": self._source})
         except ConnectionError:
             raise
         except OSError as error:
             explained = explain_os_error(error, files.directory)
-            send_line(self._conn, {"failed": explained.reason, "fix": explained.fix})
+            self._lines.send({"failed": explained.reason, "fix": explained.fix})
         finally:
             if self._stop_serving >= 0:
                 os.close(self._stop_serving)
@@ -96,16 +99,14 @@ class Exchange:
         files = self._files
         files.since = files.aside_files.put_back(files.top, hosts, files.make_directory, files.since)
         scanned = files.scan()
-        send_line(self._conn, scanned.to_json())
+        self._lines.send(scanned.to_json())
         order = self._receive()
         exchange = str(order["exchange"])
         token = derive_token(self._token, CHECKPOINT_FILES, exchange)
         to_serve = list(read_copies(order["serve"], files.top).values())
-        send_line(self._conn, {"port": self._serve(to_serve, token, order["clients"]) if to_serve else None})
-        order = self._receive()
         known = read_known(order["known"], files.top)
-        fetches = [(fetch, list(read_copies(fetch["copies"], files.top).values())) for fetch in order["fetch"]]
-        size = sum(copy.size for _, copies in fetches for copy in copies)
+        received = list(read_copies(order["receive"], files.top).values())
+        size = sum(copy.size for copy in received)
         if size > free_space(files.directory):
             fix = FREE_SPACE_FIX
             if not files.aside_files.is_empty():  # they fill the disk, so no exchange would succeed and remove them
@@ -114,12 +115,12 @@ class Exchange:
                     aside=files.aside_files.path,
                 )
             raise explain_full_disk(files.directory, size, fix)
-        received = [copy for _, copies in fetches for copy in copies]
         parts = [check_name(part, files.top) for part in order["parts"]]
         aside_files = {check_name(name, files.top) for name in order["remove"] if scanned.is_present(name)}
         files.check(received, aside_files)
-        for fetch, copies in fetches:
-            self._fetch(fetch, copies, token)
+        self._lines.send({"port": self._serve(to_serve, token, order["clients"]) if to_serve else None})
+        for fetch in self._receive()["fetch"]:
+            self._fetch(fetch, list(read_copies(fetch["copies"], files.top).values()), token)
         markers = frozenset(order["markers"])
         if aside_files:
             files.aside_files.prepare(exchange)
@@ -127,20 +128,20 @@ class Exchange:
         files.place(sorted(received, key=lambda copy: copy.path in markers))
         files.save(known, int(order["number"]))
         files.aside_files.note_parts(parts, hosts, files.since)
-        send_line(self._conn, {"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
+        self._lines.send({"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
         # The other hosts may still fetch from this one. If one fails, the connection ends.
         if self._receive().get("end"):
             files.aside_files.end()
 
     def _receive(self) -> Any:
-        return read_line(self._conn, CHECKPOINT_STEP)
+        return self._lines.receive(CHECKPOINT_STEP)
 
     def _serve(self, copies: list[ManifestEntry], token: str, clients: list[str]) -> int:
         by_hash = {copy.content: copy for copy in copies}
         request: ServeRequest = {
             "store": self._files.directory,
             "files": _as_store_files(copies),
-            "bind": self._conn.getsockname()[0],
+            "bind": self._lines.conn.getsockname()[0],
             "token": token,
             "clients": len(clients),
             "addresses": clients,
@@ -152,6 +153,7 @@ class Exchange:
         return server.port
 
     def _fetch(self, fetch: Json, copies: list[ManifestEntry], token: str) -> None:
+        self._source = fetch["address"]
         request: ConnectRequest = {
             "store": self._files.inbox,
             "files": _as_store_files(copies),
@@ -186,13 +188,13 @@ def main(action: str) -> int:
     store.end_on_signals()
     peer = f"{request.address} port {request.port}"
     try:
-        conn = authenticated_socket.connect(
+        lines = authenticated_socket.connect(
             request.address, request.port, request.token, CHECKPOINT_EXCHANGE, patience=PATIENCE
         )
-        with conn:
-            send_line(conn, {"rank": request.rank})
+        with lines.conn:
+            lines.send({"rank": request.rank})
             files = CheckpointFiles(request.path, request.home, request.project, request.tree)
-            Exchange(files, conn, request.token).run()
+            Exchange(files, lines, request.token).run()
     except ConnectError as error:
         sys.stderr.write(f"no connection to the supervisor at {peer}: {error}\n")
         return 1

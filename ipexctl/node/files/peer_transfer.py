@@ -16,6 +16,7 @@ from ipexctl.node.common.authenticated_socket import (
     AnotherProgram,
     AuthenticatingServer,
     ConnectError,
+    ProvenLines,
     read_line,
     send_line,
 )
@@ -48,11 +49,11 @@ class FileServer(AuthenticatingServer):
         with self._lock:
             return self._serving > 0 or self._idle.seconds < self._request["idle"]
 
-    def handle(self, conn: socket.socket) -> None:
+    def handle(self, lines: ProvenLines) -> None:
         with self._lock:
             self._serving += 1
         try:
-            self._serve(conn)
+            self._serve(lines.conn)
         finally:
             with self._lock:
                 self._serving -= 1
@@ -83,7 +84,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
     peer = f"{request['address']} port {request['port']}"
     fix = "does a firewall stand between the two hosts? --iface names the network they share"
     try:
-        conn = authenticated_socket.connect(request["address"], request["port"], request["token"], FILES)
+        conn = authenticated_socket.connect(request["address"], request["port"], request["token"], FILES).conn
     except AnotherProgram as error:
         raise AgentError(f"{peer} is not the server that was meant: {error}", fix) from None
     except ConnectError as error:

@@ -243,7 +243,7 @@ class PartialFile:
                         place.rename(self._directory.number, self._temporary, name)
                     return
         except OSError as error:
-            raise _explain(error, str(self.path)) from None
+            raise _explain(error, self._store) from None
         temporary = os.path.join(self._store, os.fsdecode(self._temporary))
         raise AgentError(f"{temporary} was taken away while it was written", "run it again")
 

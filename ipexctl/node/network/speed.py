@@ -16,7 +16,7 @@ import time
 from typing import Any, BinaryIO, Callable, TypedDict
 
 from ipexctl.node.common.answer import Action, Json, answer, emit
-from ipexctl.node.common.authenticated_socket import AuthenticatingServer, connect
+from ipexctl.node.common.authenticated_socket import AuthenticatingServer, ProvenLines, connect
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.token_proof import LINK_SPEED
 from ipexctl.node.network.imports import extend_search_path
@@ -170,7 +170,8 @@ def processor_time(matrix: Any) -> float:
 class LinkServer(AuthenticatingServer):
     """Sends each word back, then reads a stream to its end and sends how fast the stream was."""
 
-    def handle(self, conn: socket.socket) -> None:
+    def handle(self, lines: ProvenLines) -> None:
+        conn = lines.conn
         conn.settimeout(2)
         with conn.makefile("rb") as stream:
             while (word := stream.read(len(_STREAM))) != _STREAM:
@@ -198,7 +199,7 @@ def serve(request: LinkServerRequest, stdin: BinaryIO) -> Json:
 
 
 def measure_link(address: str, port: int, token: str, seconds: float) -> Json:
-    conn = connect(address, port, token, LINK_SPEED, patience=1.0, reply_time=1.0)
+    conn = connect(address, port, token, LINK_SPEED, patience=1.0, reply_time=1.0).conn
     with conn, conn.makefile("rb") as stream:
         conn.settimeout(1 + seconds)
         trips: list[float] = []

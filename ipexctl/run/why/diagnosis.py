@@ -176,7 +176,9 @@ def _after(snapshot: RunSnapshot) -> str:
 
 def _lost(snapshot: RunSnapshot) -> Diagnosis:
     run, notes = snapshot.id, _notes(snapshot)
-    if snapshot.restarted:
+    if snapshot.status.unrecorded:
+        reason = f"node0 ({snapshot.node0}) could not record its end: {snapshot.status.unrecorded}"
+    elif snapshot.restarted:
         reason = f"node0 ({snapshot.node0}) has been started again since: a reboot, or a restart of its container"
     else:
         raised = RankOutput(None, snapshot.node0, err=snapshot.supervise).exception

@@ -83,8 +83,9 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             by = f", by {status.stopped.who or 'ipexctl stop, or SIGTERM'}"
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
+        why = f"node0 could not record its end: {status.unrecorded}" if status.unrecorded else ""
         return [
-            f"{subject} is lost{took}: its supervisor on node0 died before it recorded the end",
+            f"{subject} is lost{took}: {why or 'its supervisor on node0 died before it recorded the end'}",
             Fix(f"  output until then: `ipexctl logs {status.id}`"),
         ]
     first, attempts = (

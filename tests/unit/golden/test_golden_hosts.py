@@ -160,12 +160,13 @@ def sources(tmp_path: Path) -> list[Case]:
             for name in ("gone", "empty", "blank")
         ),
         *(
-            refusal(f"--limit @{name}", limit_hosts, HOSTS, f"@{tmp_path}/{name}", at=tmp_path)
+            refusal(f"--limit @{name}", limit_hosts, HOSTS, f"@{name}")  # a long path would be cut
             for name in ("none", "latin", "gone")
         ),
     ]
 
 
 def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ipexctl.hosts.hostfile.MAX_ENTRIES", 1000)  # a million hosts take half a minute
     assert not (diff := golden_diff("hosts", [*files(tmp_path), *words(), *sources(tmp_path)])), diff

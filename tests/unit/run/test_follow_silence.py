@@ -10,10 +10,11 @@ import pytest
 
 from fakes import FakeSession, Sink
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import HostError, Notice, Unreachable
+from ipexctl.remote.outcome import ChangedKey, HostError, Notice, Unreachable
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import CommandEnd, Readable, Session
 from ipexctl.run import follow_run as follow
@@ -72,7 +73,9 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
 
 
-def follow_through(*sessions: Node0, blocked: float = 0, seconds: float = 60) -> tuple[Follower, list[RunUpdate]]:
+def follow_through(
+    *sessions: Node0, blocked: float = 0, seconds: float = 60, last: Unreachable | None = None
+) -> tuple[Follower, list[RunUpdate]]:
     """After the last session, node0 can't be reached."""
     left = iter(sessions)
     watched: list[RunUpdate] = []
@@ -80,7 +83,7 @@ def follow_through(*sessions: Node0, blocked: float = 0, seconds: float = 60) ->
     def open_session(cancel: Cancel) -> Session:
         del cancel
         if (session := next(left, None)) is None:
-            raise Unreachable("no route to host")
+            raise last or Unreachable("no route to host")
         return session
 
     def watch(event: RunUpdate) -> None:
@@ -125,6 +128,16 @@ def test_a_node0_that_is_away_ends_the_call_after_the_seconds_of_reconnect() -> 
     assert len(warnings(watched)) == 1
     assert "--reconnect" in warnings(watched)[0]
     assert not any("continues" in text or "goes on" in text for text in warnings(watched))
+
+
+def test_a_changed_host_key_ends_the_call_at_once_with_the_line_that_shows_the_key() -> None:
+    changed = ChangedKey("its host key CHANGED", Fix("`ssh-keygen -lf k.pub` there shows it"))
+    follower, _ = follow_through(Node0([{"status": STATUS}], 0, is_over=False), last=changed)
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="CHANGED; run r1 may still be running") as caught:
+        follower.follow()
+    assert time.monotonic() - started < SILENCE + 2
+    assert caught.value.fix == "ssh-keygen -lf k.pub there shows it; then: ipexctl attach r1"
 
 
 def test_without_seconds_to_reconnect_the_first_loss_ends_the_call() -> None:

@@ -38,7 +38,9 @@ from ipexctl.stack.resolve.resolver import resolve
 def shipped_rows() -> tuple[StackSpec, ...]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "TABLE", Path(catalog.__file__).with_name("rows.json"))
-        return newest_first(map(row_from, packaged.__wrapped__()))
+        for row in (found := packaged.__wrapped__()):
+            catalog._check_keys(row, f"the row {row['name']}")
+        return newest_first(map(row_from, found))
 
 
 SHIPPED = shipped_rows()

@@ -123,16 +123,17 @@ def on_exchange_over(turn: Transition, event: m.ExchangeOver) -> None:
     if not turn.state.is_exchanging:
         return
     if event.failure:
-        fail_checkpoint(turn, event.failure, [peer for peer in turn.ranks if peer.host == event.host][:1])
+        peers = [peer for peer in turn.ranks if peer.host == event.host][:1]
+        fail_checkpoint(turn, event.failure, peers, "changed-orders" if event.is_changed else "checkpoint")
         return
     verdict.end_exchange(turn)
     for peer in turn.ranks:
         turn.send(peer.rank, "begin")
 
 
-def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState]) -> None:
+def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState], kind: str = "checkpoint") -> None:
     text = f"the checkpoint could not be copied to all hosts: {reason}"
-    verdict.fail(turn, text, verdict.failure_of("checkpoint", peers))
+    verdict.fail(turn, text, verdict.failure_of(kind, peers))
 
 
 # Messages of ranks
@@ -623,9 +624,11 @@ def end_launcher(turn: Transition, launcher: LauncherState) -> None:
         return
     have_begun = all(peer.has_begun for peer in turn.ranks)
     is_killed = now - due_at > LAUNCHER_KILLED or (turn.state.launcher_kind.is_hydra and not have_begun)
-    turn.set_launcher(was_told_to_end=True)
-    if is_killed and launcher.killed_at is None:
-        turn.set_launcher(killed_at=now)
+    is_first_kill = is_killed and launcher.killed_at is None
+    # Each acknowledgement of a starter is a turn, too.
+    if launcher.was_told_to_end and not is_first_kill and now - launcher.signalled_at < CHECK_INTERVAL:
+        return
+    turn.set_launcher(was_told_to_end=True, signalled_at=now, killed_at=now if is_first_kill else launcher.killed_at)
     turn.do(m.SignalLauncher(signal.SIGKILL if is_killed else signal.SIGTERM))
 
 

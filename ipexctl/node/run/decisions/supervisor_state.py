@@ -97,6 +97,7 @@ class LauncherState(NamedTuple):
     code: int | None = None
     ranks_ended_at: float | None = None
     was_told_to_end: bool = False
+    signalled_at: float = 0.0
     killed_at: float | None = None
 
     @property
@@ -368,6 +369,8 @@ class StopAsked(NamedTuple):
 class ExchangeOver(NamedTuple):
     failure: str = ""
     host: str = ""
+    is_changed: bool = False
+    """True if somebody on the network changes what is sent."""
 
 
 class SilenceSeen(NamedTuple):

@@ -26,6 +26,7 @@ _SENTENCES = {
     "copy-restart": "this copy ended with exit code {code} and is started again ({restarts} of {most})",
     "copy-failed": "{reason}; the other copies go on",
     "gap": "{bytes} bytes are missing here, because the disk of {host} was full",
+    "unrecorded": "{host}: {path} can't be written: {reason}; the run goes on",
     "changed-orders": "{host}: somebody on the network changes what node0 sends there; it was not obeyed",
     "not-started": "{host}: {reason}",
 }

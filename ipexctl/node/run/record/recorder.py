@@ -7,6 +7,7 @@ followers and written later; if memory is full too, it stays with the ranks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from ipexctl.node.run.meter.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowW
 from ipexctl.node.run.record.losses import plain_text
 from ipexctl.node.run.record.output_notes import NotesWriter, note_line
 from ipexctl.node.run.record.output_times import TimesWriter
+from ipexctl.node.run.record.stored_status import SPARE_FILE
 from ipexctl.node.run.record.unstored_output import Held, UnstoredOutput
 
 if TYPE_CHECKING:
@@ -237,9 +239,13 @@ class Recorder:
         self._unwritten_count: int | None = None
         """None if the disk never refused an event."""
         self.files: list[OutputFile] = []
-        # Reserve room for the last status, because the disk may be full by then.
-        with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
-            file.write(b" " * (SPARE + SPARE_OF_RANK * status.world_size))
+        self.problem = ""
+        """Why the status could not be written, unless the disk was full."""
+        # Reserve room for the last status: by then the disk may be full, or no file can be opened for writing.
+        self._spare = -1
+        with contextlib.suppress(OSError):
+            self._spare = os.open(self.path(SPARE_FILE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.write(self._spare, b" " * (SPARE + SPARE_OF_RANK * status.world_size))
 
     def path(self, *names: str) -> str:
         return os.path.join(self.rundir, *names)
@@ -299,7 +305,7 @@ class Recorder:
             return
         self._saved_at = now
         self._write_events()
-        temporary, spare = self.path("status.json.part"), self.path("status.spare")
+        temporary, spare = self.path("status.json.part"), self.path(SPARE_FILE)
         is_last = self.status.ended is not None
         data = json.dumps(self.full_status().to_json()).encode()
         if self._put(temporary, data):
@@ -308,7 +314,7 @@ class Recorder:
                 remove_file(spare)
         elif is_last:
             remove_file(temporary)
-            self.is_unsaved = not self._put(spare, data)
+            self.is_unsaved = not self._put_last(data)
 
     def full_status(self) -> RunStatus:
         if self._unwritten or self._unwritten_count is not None:
@@ -319,14 +325,24 @@ class Recorder:
 
     def _put(self, path: str, data: bytes) -> bool:
         try:
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with os.fdopen(number, "wb") as file:
+            with open(path, "wb", opener=open_private) as file:
                 file.write(data)
-                file.truncate()
             os.replace(path, self.path("status.json"))
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.problem = error.strerror or str(error)
             return False
         return True
+
+    def _put_last(self, data: bytes) -> bool:
+        """Write the last status into its reserved room, where `stored_status.py` finds it if it can't be renamed."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._spare, data, 0)
+            os.ftruncate(self._spare, len(data))
+            with contextlib.suppress(OSError):
+                os.replace(self.path(SPARE_FILE), self.path("status.json"))
+            return True
+        return False
 
     def has_room(self) -> bool:
         path = self.path("ranks", "room.part")

@@ -15,6 +15,9 @@ from ipexctl.node.common.json_records import JsonError, parse_object, read_json_
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 
+SPARE_FILE = "status.spare"
+"""Blank until the run ends."""
+
 
 class NoRecord(AgentError):
     """Raised if the run has no record, or no longer has one."""
@@ -45,13 +48,24 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
         return stored
     lost = as_lost(stored.document, stored.written)
     if stored.status.supervisor.is_of_this_machine:
-        with contextlib.suppress(OSError):  # the disk is full: the old status stays
+        try:
             write_json_atomically(path, lost, durable=False)
+        except OSError as error:  # the supervisor has met the same
+            lost["unrecorded"] = error.strerror or str(error)
     return stored._replace(status=read_status(lost), document=lost)
 
 
 def read_document(path: str) -> StoredStatus:
-    """Read a status without checking the supervisor."""
+    """Read a status without checking the supervisor. The last one may be in the room reserved for it alone."""
+    stored = _read_document(path)
+    if not stored.status.is_over:
+        with contextlib.suppress(AgentError):
+            last = _read_document(os.path.join(os.path.dirname(path), SPARE_FILE))
+            return last if last.status.is_over else stored
+    return stored
+
+
+def _read_document(path: str) -> StoredStatus:
     try:
         document: Json = read_json_file(path)
         written = os.stat(path).st_mtime

@@ -14,12 +14,18 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
 
-from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
+from ipexctl.node.common.authenticated_socket import (
+    MALFORMED,
+    REPLY_TIME,
+    AuthenticatingServer,
+    ChangedLine,
+    ProvenLines,
+)
 from ipexctl.node.common.checkpoint_layout import directories_above, is_temporary
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.json_records import decode_port
 from ipexctl.node.common.node_limits import CHECKPOINT_STEP
-from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE
+from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE, ready
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 
@@ -55,10 +61,12 @@ class CheckpointExchange(AuthenticatingServer):
         self.is_over = False
         self.failure = ""
         self.failed_host = ""
+        self.is_changed = False
         self._path, self._hosts, self._is_restart = path, dict(hosts), is_restart
-        self._conns: dict[str, socket.socket] = {}
+        self._lines: dict[str, ProvenLines] = {}
         self._addresses: dict[str, str] = {}
         self._connected = threading.Condition()
+        self._blaming: set[str] = set()
         self._closed = threading.Event()
         stop, self._stop_serving = os.pipe()
         threading.Thread(target=self._serve, args=(stop,), daemon=True).start()
@@ -69,9 +77,9 @@ class CheckpointExchange(AuthenticatingServer):
             self._closed.set()
             os.close(self._stop_serving)
         with self._connected:
-            for conn in self._conns.values():
+            for lines in self._lines.values():
                 with contextlib.suppress(OSError):
-                    conn.shutdown(socket.SHUT_RDWR)
+                    lines.conn.shutdown(socket.SHUT_RDWR)
             self._connected.notify_all()
 
     def _serve(self, stop: int) -> None:
@@ -80,23 +88,23 @@ class CheckpointExchange(AuthenticatingServer):
         finally:
             os.close(stop)
 
-    def handle(self, conn: socket.socket) -> None:
+    def handle(self, lines: ProvenLines) -> None:
         """Keep the connection open until the exchange is over."""
-        rank = read_line(conn, REPLY_TIME)["rank"]
-        address = conn.getpeername()[0]
+        rank = lines.receive(REPLY_TIME)["rank"]
+        address = lines.conn.getpeername()[0]
         with self._connected:
             host = self._hosts[rank]
-            if host in self._conns:
+            if host in self._lines:
                 return
-            send_line(conn, {"scan": True, "hosts": list(self._hosts.values())})
-            self._conns[host], self._addresses[host] = conn, address
+            lines.send({"scan": True, "hosts": list(self._hosts.values())})
+            self._lines[host], self._addresses[host] = lines, address
             self._connected.notify_all()
         self._closed.wait()
 
     def _exchange(self) -> None:
         try:
             with self._connected:
-                self._connected.wait_for(lambda: len(self._conns) == len(self._hosts) or self._closed.is_set())
+                self._connected.wait_for(lambda: len(self._lines) == len(self._hosts) or self._closed.is_set())
             if not self._closed.is_set():
                 self._steps()
         except _HostFailure as failure:
@@ -115,8 +123,18 @@ class CheckpointExchange(AuthenticatingServer):
         for host in reports:
             own = [transfer for transfer in plan.transfers if transfer.source == host]
             copies = {copy.path: copy for transfer in own for copy in transfer.copies}
-            clients = [self._addresses[transfer.target] for transfer in own]
-            self._send(host, {"exchange": name, "serve": list(copies.values()), "clients": clients})
+            order = {
+                "exchange": name,
+                "serve": list(copies.values()),
+                "clients": [self._addresses[transfer.target] for transfer in own],
+                "receive": [copy for each in plan.transfers if each.target == host for copy in each.copies],
+                "remove": plan.removals.get(host, ()),
+                "known": plan.known[host],
+                "number": plan.number,
+                "markers": plan.markers,
+                "parts": plan.parts,
+            }
+            self._send(host, order)
         sources = {transfer.source for transfer in plan.transfers}
         ports = {host: self._read_port(host, serves=host in sources) for host in reports}
         for host in reports:
@@ -129,15 +147,7 @@ class CheckpointExchange(AuthenticatingServer):
                 for transfer in plan.transfers
                 if transfer.target == host
             ]
-            order = {
-                "fetch": fetches,
-                "remove": plan.removals.get(host, ()),
-                "known": plan.known[host],
-                "number": plan.number,
-                "markers": plan.markers,
-                "parts": plan.parts,
-            }
-            self._send(host, order)
+            self._send(host, {"fetch": fetches})
         places = {host: str(self._receive(host).get("aside") or "") for host in reports}
         for host in reports:
             self._send(host, {"end": True})
@@ -167,23 +177,32 @@ class CheckpointExchange(AuthenticatingServer):
         except ValueError as error:
             raise _HostFailure(host, str(error)) from None
 
-    def _send(self, host: str, message: object) -> None:
+    def _send(self, host: str, message: Json) -> None:
         try:
-            send_line(self._conns[host], message)
+            self._lines[host].send(message)
         except OSError as error:
             raise _HostFailure(host, str(error.strerror or error)) from None
 
     def _receive(self, host: str) -> Json:
         try:
-            message = read_line(self._conns[host], CHECKPOINT_STEP)
+            message = self._lines[host].receive(CHECKPOINT_STEP)
         except (OSError, *MALFORMED) as error:
+            self.is_changed = isinstance(error, ChangedLine)
             raise _HostFailure(host, str(getattr(error, "strerror", None) or error)) from None
-        if not isinstance(message, dict):
-            raise _HostFailure(host, "it sends messages that can't be read")
         if "failed" in message:
+            self._check_blamed(host, message)
             fix = f" ({str(message['fix'])[:_MAX_REASON]})" if message.get("fix") else ""
+            self.is_changed = message.get("changed") is True
             raise _HostFailure(host, f"{str(message['failed'])[:_MAX_REASON]}{fix}")
         return message
+
+    def _check_blamed(self, host: str, message: Json) -> None:
+        """Raise the failure of the host that this one fetched from, if that host has failed: it is the cause."""
+        self._blaming.add(host)
+        for other, address in self._addresses.items():
+            is_blamed = address == message.get("blamed") and other not in self._blaming
+            if is_blamed and ready([self._lines[other].conn], [], REPLY_TIME)[0]:
+                self._receive(other)
 
 
 def has_file(path: str) -> bool:

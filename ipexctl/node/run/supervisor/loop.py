@@ -137,7 +137,7 @@ class SupervisorLoop:
         self.exchange: CheckpointExchange | None = None
         self.has_checkpoint = False
         self.checkpoint = ""
-        self.has_noted_group = self.has_noted_start = False
+        self.has_noted_group = self.has_noted_start = self.has_noted_problem = False
         self.fix = ""
         self.is_finished = False
         self.events: deque[m.Event] = deque()
@@ -229,6 +229,10 @@ class SupervisorLoop:
             time.sleep(rest)
         self.record.times.write(*now())
         self.record.save(time.monotonic())
+        if self.record.problem and not self.has_noted_problem:
+            self.has_noted_problem = True
+            fields = {"host": self.state.status.node0, "path": self.rundir, "reason": self.record.problem}
+            self.add_note(m.AddNote(next(iter(self.connections.all)), "unrecorded", fields))
 
     def on_event(self, event: m.Event) -> None:
         """Handle an event. An event from within an action is handled later."""
@@ -349,7 +353,7 @@ class SupervisorLoop:
             self.log("checkpoint", fields)
             self.add_note(m.AddNote(next(iter(self.connections.all)), "checkpoint", fields))
         if is_over:
-            self.on_event(m.ExchangeOver(exchange.failure, exchange.failed_host))
+            self.on_event(m.ExchangeOver(exchange.failure, exchange.failed_host, exchange.is_changed))
 
     # What the connections need to know
 

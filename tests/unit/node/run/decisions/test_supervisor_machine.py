@@ -278,6 +278,13 @@ def test_commands_begin_when_all_hosts_have_the_checkpoint() -> None:
     assert not run.at(6, m.ExchangeOver()).commands
 
 
+def test_who_changes_the_lines_of_an_exchange_ends_the_run_as_with_changed_orders() -> None:
+    run = Supervised(3, checkpoint="c.pt").begin(pids=False)
+    run.at(5, m.ExchangeOver("node2: somebody changes what is sent", "node2", is_changed=True))
+    assert run.blamed[:3] == ("changed-orders", 2, "node2")
+    assert run.ending == ("failed", 3)
+
+
 @pytest.mark.parametrize(
     ("event", "words"),
     [
@@ -394,6 +401,19 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     for after, number in signals:
         assert after <= found[number] <= after + 0.5
     assert set(found) == {number for _, number in signals}
+
+
+def test_a_launcher_that_does_not_exit_is_signalled_by_the_clock() -> None:
+    """Each acknowledgement of a starter wakes the supervisor: it would answer with the next signal."""
+    run = Supervised(2).begin().at(5, m.StopAsked(15))
+    for rank in (0, 1):
+        run.at(5, exit_of(rank, 143, is_own=False, signal=15), SENT(rank, messages.End({})))
+    sent = []
+    for turn in range(5000):
+        run.at(5.5 + turn / 1000, run.tick())
+        sent += [each.signal for each in run.done(m.SignalLauncher)]
+    assert {*sent} == {signal.SIGTERM, signal.SIGKILL}
+    assert len(sent) <= 2 + 5 / supervisor_machine.CHECK_INTERVAL
 
 
 def test_mpirun_has_time_to_exit_by_itself() -> None:
