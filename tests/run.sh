@@ -26,8 +26,9 @@ most="tests/lab tests/package tests/process tests/unit"
 
 # An image of Debian takes 12 minutes beside other work and 2 GB, once. Without KVM a machine takes minutes to boot and to train.
 machine_images() {
-  packages qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs ip:iproute2 ssh:openssh-client &&
-    for image in bookworm trixie; do
+  packages qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm qemu-aarch64-static:qemu-user-static \
+    debootstrap:debootstrap mke2fs:e2fsprogs ip:iproute2 ssh:openssh-client &&
+    for image in bookworm bookworm-arm64 trixie; do
       [ -e /var/cache/ipexctl-machines/$image ] || .venv/bin/python -m tools.machines build $image || return 1
     done
 }

@@ -4,10 +4,11 @@ of a real training run and have their memory where the plan put them."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from machine_helpers import as_list, booted, doctor, expand, plan_of, train
+from machine_helpers import TRAINING, as_list, booted, call, doctor, expand, findings_of, plan_of, train
 
 from machines.machine import Machine
 
@@ -26,7 +27,6 @@ EXPERT: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
         ("--ppn", "1"): [(threads(0, 14, 2), "")],
         ("--ppn", "3"): [("0,2", "0"), ("4,6", "0"), ("8,10", "1")],
     },
-    "small": {(): [("0,2", "0")], ("--ppn", "2"): [("0", "0"), ("2", "0")]},
     "snc4": {
         (): [(threads(2 * node, 2 * node + 1), f"{node}") for node in range(8)],
         ("--ppn", "2"): [(threads(0, 7), "0,1,2,3"), (threads(8, 15), "4,5,6,7")],
@@ -35,6 +35,7 @@ EXPERT: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
         (): [(threads(2 * node, 2 * node + 1), f"{8 + node}") for node in range(8)],
         ("--ppn", "2"): [(threads(0, 7), "8,9,10,11"), (threads(8, 15), "12,13,14,15")],
     },
+    "small": {(): [("0,2", "0")], ("--ppn", "2"): [("0", "0"), ("2", "0")]},
     "big": {(): [(threads(0, 62, 2), "0"), (threads(64, 126, 2), "1")]},
     "no-memory": {(): [(threads(0, 7), "0")], ("--ppn", "2"): [(threads(0, 3), "0"), (threads(4, 7), "0")]},
     "asymmetric": {(): [(threads(0, 7), "")]},
@@ -48,17 +49,51 @@ EXPERT: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
 TRAINED = {"two-sockets": ("--ppn", "2"), "snc4": ("--ppn", "2"), "hbm": ("--ppn", "2")}
 
 
-@pytest.mark.parametrize("kind", EXPERT)
-def test_facts_of_a_kind_are_the_kernels_and_its_plans_are_an_experts(kind: str) -> None:
-    with booted(kind) as machine:
-        compare_with_kernel(machine, doctor(machine))
-        assert {options: plan_of(machine, *options) for options in EXPERT[kind]} == EXPERT[kind]
+@pytest.fixture(scope="module")
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    with booted(request.param) as found:
+        yield found
 
 
-@pytest.mark.parametrize("kind", TRAINED)
-def test_ranks_of_a_training_and_their_memory_are_where_the_plan_put_them(kind: str) -> None:
-    with booted(kind) as machine:
-        compare_with_ranks(machine, TRAINED[kind])
+@pytest.mark.parametrize("machine", EXPERT, indirect=True)
+def test_facts_of_a_kind_are_the_kernels_and_its_plans_are_an_experts(machine: Machine) -> None:
+    compare_with_kernel(machine, doctor(machine))
+    expected = EXPERT[machine.kind]
+    assert {options: plan_of(machine, *options) for options in expected} == expected
+
+
+@pytest.mark.parametrize("machine", TRAINED, indirect=True)
+def test_ranks_of_a_training_and_their_memory_are_where_the_plan_put_them(machine: Machine) -> None:
+    compare_with_ranks(machine, TRAINED[machine.kind])
+
+
+@pytest.mark.parametrize("machine", ["two-sockets"], indirect=True)
+def test_cpus_that_are_switched_off_are_told_and_have_no_rank(machine: Machine) -> None:
+    switch_cpus(machine, "0")
+    try:
+        report = doctor(machine)
+        compare_with_kernel(machine, report)
+        assert "CPUs 12-15 are switched off" in findings_of(report)["cpu.offline"]
+        assert plan_of(machine) == [("0,2", "0"), ("8,10", "1")]
+    finally:
+        switch_cpus(machine, "1")
+
+
+def switch_cpus(machine: Machine, state: str) -> None:
+    files = " ".join(f"/sys/devices/system/cpu/cpu{number}/online" for number in range(12, 16))
+    machine.run(f"for file in {files}; do echo {state} >$file; done", account="root")
+
+
+@pytest.mark.parametrize("machine", ["arm"], indirect=True)
+def test_arm_is_refused_with_all_its_facts(machine: Machine) -> None:
+    report = doctor(machine)
+    compare_with_kernel(machine, report)
+    cpu = report["facts"]["cpu"]
+    assert (cpu["arch"], cpu["vendor"], cpu["model_name"]) == ("aarch64", "ARM", "Neoverse-N1")
+    assert report["status"] == "fail"
+    assert "An ARM processor" in findings_of(report)["cpu.arch"]
+    said = call(machine, "run --dry-run", TRAINING)
+    assert (said.rc, "ARM" in said.err) == (2, True), said.err
 
 
 def compare_with_kernel(machine: Machine, report: dict[str, Any]) -> None:

@@ -10,8 +10,8 @@ import time
 from . import __doc__ as about
 from .image import build
 from .kinds import KINDS
-from .machine import HOME, PROGRAMS, boot, image_of, living, remove, remove_all
-from .programs import MachineError, require
+from .machine import HOME, boot, image_of, living, remove, remove_all, require_programs
+from .programs import MachineError
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("build", help="build an image of Debian")
     command.add_argument(
-        "suite", nargs="?", default="bookworm", choices=sorted({kind.image for kind in KINDS.values()})
+        "image", nargs="?", default="bookworm", choices=sorted({kind.image for kind in KINDS.values()})
     )
     command.add_argument("--torch", default="2.13", help="version to install for the account; empty: none")
     command = commands.add_parser("boot", help="boot a machine and print how to log in")
@@ -35,14 +35,14 @@ def main() -> int:
     given = parser.parse_args()
     begun = time.monotonic()
     try:
-        require(PROGRAMS)
+        require_programs(getattr(given, "image", ""))
         if given.command == "build":
-            if (image_of(given.suite) / "root.img").exists():
+            if (image_of(given.image) / "root.img").exists():
                 raise MachineError(
-                    f"{image_of(given.suite)} is there; to build it again: rm -r {image_of(given.suite)}"
+                    f"{image_of(given.image)} is there; to build it again: rm -r {image_of(given.image)}"
                 )
-            build(image_of(given.suite), given.suite, given.torch)
-            print(f"{image_of(given.suite)} in {time.monotonic() - begun:.0f} s")
+            build(image_of(given.image), given.image, given.torch)
+            print(f"{image_of(given.image)} in {time.monotonic() - begun:.0f} s")
         elif given.command == "boot":
             machine = boot(given.kind, given.name, given.append)
             print(f"{machine.name} in {time.monotonic() - begun:.0f} s; to log in, also as root:")

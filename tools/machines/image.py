@@ -1,8 +1,8 @@
 """Builds an image: a root by debootstrap, an initrd that sets up the network, and torch by `ipexctl install`.
 
-Nothing is emulated here: debootstrap and the install run in a chroot, the install through an sshd of its own in the
-machines' network. The initrd has the few modules that a machine needs, its address and its name, so the root needs no
-kernel package and no network service.
+Nothing is emulated here but arm64, which gets no torch: debootstrap and the install run in a chroot, the install
+through an sshd of its own in the machines' network. The initrd has the few modules that a machine needs, its address
+and its name, so the root needs no kernel package and no network service.
 """
 
 from __future__ import annotations
@@ -64,21 +64,43 @@ while :; do sleep 3600 & wait $!; done
 """
 
 
-def build(directory: Path, suite: str, torch: str) -> None:
-    """Make `directory` with the image of `suite`. `torch`: the version to install for all machines; empty for none."""
+def build(directory: Path, image: str, torch: str) -> None:
+    """Make `directory` with an image. `torch`: the version to install for all machines; empty for none."""
     directory.mkdir(parents=True)
     root = directory / "root"
+    suite, _, arch = image.partition("-")
+    options = ("--variant=minbase", f"--arch={arch or 'amd64'}", f"--include={','.join(_PACKAGES.split())}")
     try:
-        run("debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES.split())}", suite, root, timeout=1800)
-        _settle(root, directory)
-        _add_kernel(root, directory)
-        if torch:
+        with _running_arm(directory) if arch else contextlib.nullcontext():
+            run("debootstrap", *options, suite, root, timeout=3600)
+            _settle(root, directory)
+            _add_kernel(root, directory, arch or "amd64")
+        if torch and not arch:
             _install(root, directory, torch)
         _pack(root, directory)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(root)
+
+
+@contextlib.contextmanager
+def _running_arm(directory: Path) -> Iterator[None]:
+    """The kernel starts programs of arm64 in QEMU, in any chroot, unless it did so before."""
+    place = directory / "binfmt"
+    place.mkdir()
+    run("mount", "-t", "binfmt_misc", "binfmt_misc", place)
+    entry = place / "qemu-aarch64"
+    is_new = not entry.exists()
+    try:
+        if is_new:
+            (place / "register").write_text(Path("/usr/lib/binfmt.d/qemu-aarch64.conf").read_text())
+        yield
+    finally:
+        if is_new and entry.exists():
+            entry.write_text("-1")
+        run("umount", place)
+        place.rmdir()
 
 
 def _pack(root: Path, directory: Path) -> None:
@@ -110,11 +132,11 @@ def _settle(root: Path, directory: Path) -> None:
     run("chroot", root, "systemctl", "mask", *timers.split(), *gettys, "systemd-timesyncd.service")
 
 
-def _add_kernel(root: Path, directory: Path) -> None:
+def _add_kernel(root: Path, directory: Path, arch: str) -> None:
     """Take kernel and modules from Debian's package, which is not installed: it would bring an initrd of its own."""
     work = root / "tmp/kernel"
     work.mkdir()
-    shown = run("chroot", root, "apt-cache", "depends", "linux-image-cloud-amd64")
+    shown = run("chroot", root, "apt-cache", "depends", f"linux-image-cloud-{arch}")
     package = next(line.split()[-1] for line in shown.splitlines() if "Depends: linux-image-" in line)
     run("chroot", root, "sh", "-c", f"cd /tmp/kernel && apt-get -qq download {package} && dpkg -x *.deb .", timeout=600)
     release = package.removeprefix("linux-image-")

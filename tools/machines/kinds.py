@@ -29,9 +29,14 @@ class Kind:
     has_systemd: bool = False
     """Else its first program starts sshd alone: that boots in a third of the time, without slices of users."""
     image: str = "bookworm"
+    """Debian's suite and, unless it is amd64, the architecture: `bookworm-arm64`."""
     model: tuple[int, int, str] = (106, 6, "Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz")
-    """Model, stepping and name of the processor, of Intel's family 6."""
+    """Model, stepping and name of the processor, of Intel's family 6; not on arm64."""
     has_ipv4: bool = True
+
+    @property
+    def is_arm(self) -> bool:
+        return self.image.endswith("-arm64")
 
     @property
     def memory(self) -> int:
@@ -76,15 +81,19 @@ KINDS: Final = {
     "no-smt": Kind(_TWO_SOCKETS, _TWO_NODES, "nosmt"),
     "no-ipv4": Kind(_TWO_SOCKETS, _TWO_NODES, has_ipv4=False),
     "trixie": Kind(_TWO_SOCKETS, _TWO_NODES, image="trixie"),
+    "arm": Kind("4,sockets=1,cores=4,threads=1", (Node(1024, "0-1"), Node(1024, "2-3")), image="bookworm-arm64"),
 }
 """`trixie`: Debian 13 with its kernel and Python 3.13."""
 
 
 def topology(kind: Kind) -> Iterator[str]:
     """QEMU's options for the processors and the memory."""
-    model, stepping, title = kind.model
-    name = f"max,-svm,-la57,xlevel=0x80000008,vendor=GenuineIntel,family=6,model={model},stepping={stepping}"
-    yield from ("-cpu", f"{name},model-id={title}")  # without xlevel and -svm, Linux drops the title
+    if kind.is_arm:
+        yield from ("-machine", "virt", "-cpu", "neoverse-n1")
+    else:
+        model, stepping, title = kind.model
+        name = f"max,-svm,-la57,xlevel=0x80000008,vendor=GenuineIntel,family=6,model={model},stepping={stepping}"
+        yield from ("-cpu", f"{name},model-id={title}")  # without xlevel and -svm, Linux drops the title
     yield from ("-smp", kind.smp, "-m", f"{kind.memory}M")
     has_near = any(node.near is not None for node in kind.nodes)
     if has_near:

@@ -21,17 +21,17 @@ from ipexctl.node.common.processes import ProcessIdentity, start_of
 
 from . import network
 from .image import ACCOUNT
-from .kinds import KINDS, topology
+from .kinds import KINDS, Kind, topology
 from .programs import MachineError, require, run
 
 HOME: Final = Path("/var/cache/ipexctl-machines")
-PROGRAMS: Final = {
-    "qemu-system-x86_64": "qemu-system-x86",
+_PROGRAMS: Final = {
     "debootstrap": "debootstrap",
     "mke2fs": "e2fsprogs",
     "ip": "iproute2",
     "ssh": "openssh-client",
 }
+_PROGRAMS_OF_ARM: Final = {"qemu-system-aarch64": "qemu-system-arm", "qemu-aarch64-static": "qemu-user-static"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,26 @@ class Machine:
         return run(*self.ssh_argv(account), command, timeout=timeout)
 
 
-def image_of(suite: str) -> Path:
-    return HOME / suite
+def image_of(name: str) -> Path:
+    return HOME / name
 
 
-def accelerator() -> str:
+def require_programs(image: str = "") -> None:
+    """Raise MachineError if this machine lacks what builds and boots an image."""
+    of_image = _PROGRAMS_OF_ARM if image.endswith("-arm64") else {"qemu-system-x86_64": "qemu-system-x86"}
+    require({**_PROGRAMS, **(of_image if image else {})})
+
+
+def accelerator(kind: Kind) -> str:
     """KVM where it is the hardware's: another's may not boot Debian's kernel."""
-    has_kvm = any(Path("/sys/module", name).exists() for name in ("kvm_intel", "kvm_amd"))
+    has_kvm = not kind.is_arm and any(Path("/sys/module", name).exists() for name in ("kvm_intel", "kvm_amd"))
     return "kvm" if has_kvm and os.access("/dev/kvm", os.R_OK | os.W_OK) else "tcg,thread=multi,tb-size=512"
 
 
 def boot(kind_name: str, name: str = "", words: str = "", *, timeout: float = 900) -> Machine:
     """Boot a machine and wait until an account can log in. `words`: more of the kernel's command line."""
-    require(PROGRAMS)
     kind, name = KINDS[kind_name], name or kind_name
+    require_programs(kind.image)
     image = image_of(kind.image)
     if not (image / "root.img").exists():
         raise MachineError(f"there is no image of {kind.image}; first: python -m tools.machines build {kind.image}")
@@ -102,13 +108,14 @@ def boot(kind_name: str, name: str = "", words: str = "", *, timeout: float = 90
     directory = HOME / "machines" / name
     directory.mkdir(parents=True)
     ipv4, ipv6 = network.address_of(number)
-    program = "/lib/systemd/systemd" if kind.has_systemd else "/usr/local/sbin/sshd-alone"
-    own = {"name": name, "ipv4": ipv4 if kind.has_ipv4 else "", "ipv6": ipv6, "program": program}
-    quiet = "console=ttyS0 net.ifnames=0 mitigations=off random.trust_cpu=on quiet"
+    init = "/lib/systemd/systemd" if kind.has_systemd else "/usr/local/sbin/sshd-alone"
+    own = {"name": name, "ipv4": ipv4 if kind.has_ipv4 else "", "ipv6": ipv6, "program": init}
+    program = "qemu-system-aarch64" if kind.is_arm else "qemu-system-x86_64"
+    quiet = f"console={'ttyAMA0' if kind.is_arm else 'ttyS0'} net.ifnames=0 mitigations=off random.trust_cpu=on quiet"
     line = " ".join([quiet, *(f"machine.{key}={value}" for key, value in own.items()), kind.words, words])
     tap = network.tap_of(number)
     run(
-        *("ip", "netns", "exec", network.NETWORK_NAMESPACE, "qemu-system-x86_64", "-accel", accelerator()),
+        *("ip", "netns", "exec", network.NETWORK_NAMESPACE, program, "-accel", accelerator(kind)),
         *("-nodefaults", "-display", "none", "-no-reboot", "-daemonize", "-pidfile", directory / "pid"),
         *("-kernel", image / "kernel", "-initrd", image / "initrd", "-append", line),
         *("-drive", f"file={image / 'root.img'},format=raw,if=virtio,cache=unsafe,snapshot=on"),
