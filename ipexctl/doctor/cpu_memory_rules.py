@@ -22,15 +22,8 @@ def arch(host: HostContext) -> Iterator[Finding]:
     machine = host.facts.cpu.arch or host.facts.system.arch
     if machine is None or machine in X86:
         return
-    if machine in ("aarch64", "arm64"):
-        message = (
-            "An ARM processor: IPEX, oneCCL and Intel MPI exist for x86-64 only. "
-            "Stock PyTorch would run on this host, but not in one job with x86-64 hosts"
-        )
-    else:
-        message = (
-            f"A {machine} processor: IPEX, oneCCL and Intel MPI exist for x86-64 only, so no rank can run on this host"
-        )
+    kind = "An ARM" if machine in ("aarch64", "arm64") else f"A {machine}"
+    message = f"{kind} processor is not supported: ipexctl installs PyTorch for x86-64 only, so no rank can run here"
     yield Finding("cpu.arch", "fail", message, LEAVE_OUT)
 
 

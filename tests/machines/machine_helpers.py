@@ -17,6 +17,8 @@ from machines.machine import Machine, boot, remove
 from printed_lines import PRINTED
 
 TRAINING = Path(__file__).with_name("placed_training.py")
+PROJECT = ("--cwd", TRAINING.parent)
+"""Without it, the whole repository is copied."""
 SLOW = 900
 """Seconds for a call: without KVM, a rank takes a minute to import torch."""
 
@@ -33,10 +35,8 @@ def booted(kind: str, words: str = "") -> Iterator[Machine]:
         remove([machine])
 
 
-def call(
-    machine: Machine, command: str, *words: object, timeout: float = SLOW, cwd: Path | None = None
-) -> CommandResult:
-    return ipexctl(*command.split(), *machine.options(), *words, timeout=timeout, cwd=cwd)
+def call(machine: Machine, command: str, *words: object) -> CommandResult:
+    return ipexctl(*command.split(), *machine.options(), *words, timeout=SLOW)
 
 
 def doctor(machine: Machine) -> dict[str, Any]:
@@ -52,10 +52,17 @@ def findings_of(report: dict[str, Any]) -> dict[str, str]:
 
 def plan_of(machine: Machine, *words: object) -> list[tuple[str, str]]:
     """Cores and memory nodes of each rank, as a dry run says."""
-    said = call(machine, "run --dry-run --json", *words, TRAINING)
+    said = call(machine, "run --dry-run --json", *words, *PROJECT, TRAINING)
     assert said.rc == 0, said.err
     ranks = [rank for host in json.loads(said.out)["hosts"] for rank in host["ranks"]]
     return [(as_list(rank["cores"]), as_list(rank["memory"])) for rank in ranks]
+
+
+def cause_of(said: CommandResult) -> dict[str, Any]:
+    """What `why` says of a run that failed."""
+    (run,) = re.findall(r"run (\S+) failed", said.err)
+    cause: dict[str, Any] = json.loads(ipexctl("why", run, "--json", timeout=SLOW).out)["cause"]
+    return cause
 
 
 def as_list(numbers: list[int]) -> str:
@@ -72,6 +79,6 @@ def expand(text: str) -> list[int]:
 
 def train(machine: Machine, *words: object) -> tuple[CommandResult, list[dict[str, Any]]]:
     """What each rank of the training said of itself, in the order of their numbers."""
-    said = call(machine, "run", *words, TRAINING)
+    said = call(machine, "run", *words, *PROJECT, TRAINING)
     found = [json.loads(line) for line in re.findall(r"^\[\d+\] (\{.*\})$", said.out, re.MULTILINE)]
     return said, sorted(found, key=lambda each: int(each["rank"]))

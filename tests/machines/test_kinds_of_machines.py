@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from machine_helpers import TRAINING, as_list, booted, call, doctor, expand, findings_of, plan_of, train
+from machine_helpers import PROJECT, TRAINING, as_list, booted, call, doctor, expand, findings_of, plan_of, train
 
 from machines.machine import Machine
 
@@ -46,7 +46,7 @@ EXPERT: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "trixie": {(): TWO_SOCKETS},
 }
 """Kind → options → cores and memory nodes of each rank; no memory nodes: any."""
-TRAINED = {"two-sockets": ("--ppn", "2"), "snc4": ("--ppn", "2"), "hbm": ("--ppn", "2")}
+TRAINED = {"two-sockets": ("--ppn", "2"), "snc4": ("--ppn", "2"), "hbm": ("--ppn", "2"), "trixie": ("--ppn", "2")}
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,8 @@ def test_arm_is_refused_with_all_its_facts(machine: Machine) -> None:
     cpu = report["facts"]["cpu"]
     assert (cpu["arch"], cpu["vendor"], cpu["model_name"]) == ("aarch64", "ARM", "Neoverse-N1")
     assert report["status"] == "fail"
-    assert "An ARM processor" in findings_of(report)["cpu.arch"]
-    said = call(machine, "run --dry-run", TRAINING)
+    assert "An ARM processor is not supported" in findings_of(report)["cpu.arch"]
+    said = call(machine, "run --dry-run", *PROJECT, TRAINING)
     assert (said.rc, "ARM" in said.err) == (2, True), said.err
 
 
@@ -113,6 +113,8 @@ def compare_with_kernel(machine: Machine, report: dict[str, Any]) -> None:
     assert report["facts"]["memory"]["total"] == total << 10
     system = report["facts"]["system"]
     assert [system["kernel"], system["arch"]] == machine.run("uname -rm").split()
+    python = machine.run("python3 --version").split()[1]
+    assert python in [each["version"] for each in report["facts"]["software"]["pythons"]]
 
 
 def compare_with_ranks(machine: Machine, options: tuple[str, ...]) -> None:
@@ -121,6 +123,7 @@ def compare_with_ranks(machine: Machine, options: tuple[str, ...]) -> None:
     assert (said.rc, len(ranks)) == (0, len(planned)), said.err
     for rank, (cores, memory) in zip(ranks, planned, strict=True):
         assert as_list(expand(rank["cpus"])) == cores
+        assert set(expand(memory)) <= set(expand(rank["mems"])), rank
         assert all(set(expand(each)) <= set(expand(cores)) for each in rank["threads"]), rank
         assert rank["omp"] == len(expand(cores))
         near = sum(size for node, size in rank["memory"].items() if node in memory.split(","))
