@@ -79,9 +79,18 @@ def build(directory: Path, image: str, torch: str) -> None:
             _install(root, directory, torch)
         _pack(root, directory)
     except BaseException:
+        _unmount_below(directory)
         shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(root)
+
+
+def _unmount_below(directory: Path) -> None:
+    """What a debootstrap that was killed leaves mounted must not be removed."""
+    places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for place in reversed(places):
+        if place.startswith(f"{directory}/"):
+            run("umount", "-l", place)
 
 
 @contextlib.contextmanager
