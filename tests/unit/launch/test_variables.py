@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from ipexctl.launch.spec import AccelerateConfig
 from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan, PlannedProject, Setting
 from ipexctl.projects.dist_info import DIRECTORY as METADATA
+from ipexctl.projects.script_file import ProjectLocation
 from message_data import missing
 from plan_helpers import spec_of
 
@@ -550,3 +552,11 @@ def test_every_variable_has_a_reason_and_is_set_once(
             cores = [int(core) for core in listed.value.split(",")]
             assert cores == [core for rank in host.ranks for core in rank.ccl_cores]
             assert len(cores) == len(host.ranks)
+
+
+def test_hosts_need_the_path_that_runs_only_if_nothing_is_copied() -> None:
+    project = ProjectLocation(Path("/p"), "sub", ("train.py",))
+    assert spec_of(sync=True, project=project).executed_path == ""
+    assert spec_of(sync=False, project=project).executed_path == "/p/sub/train.py"
+    assert spec_of("module", sync=False, project=project).executed_path == "/p/sub"
+    assert spec_of(sync=False, project=replace(project, entry="mine:main")).executed_path == "/p/sub"
