@@ -77,8 +77,8 @@ def expand(text: str) -> list[int]:
     return numbers
 
 
-def train(machine: Machine, *words: object) -> tuple[CommandResult, list[dict[str, Any]]]:
-    """What each rank of the training said of itself, in the order of their numbers."""
-    said = call(machine, "run", *words, *PROJECT, TRAINING)
+def train(machine: Machine, *words: object, held: int = 64) -> tuple[CommandResult, list[dict[str, Any]]]:
+    """What each rank of the training said of itself, in the order of their numbers. `held`: MiB beside the model."""
+    said = call(machine, "run", *words, *PROJECT, TRAINING, held)
     found = [json.loads(line) for line in re.findall(r"^\[\d+\] (\{.*\})$", said.out, re.MULTILINE)]
     return said, sorted(found, key=lambda each: int(each["rank"]))

@@ -1,9 +1,11 @@
-"""Trains four steps on a batch that all ranks share, and says where it ran and where its memory lies."""
+"""Trains four steps on a batch that all ranks share, and says where it ran and where its memory lies. Its
+argument: MiB that it holds beside the model."""
 
 import collections
 import json
 import os
 import re
+import sys
 
 import torch
 import torch.distributed as dist
@@ -28,7 +30,7 @@ def main() -> None:
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    touched = torch.ones(64 << 20, dtype=torch.uint8)
+    touched = torch.ones(int(sys.argv[1]) << 20, dtype=torch.uint8)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     trained = torch.nn.parallel.DistributedDataParallel(model) if world > 1 else model

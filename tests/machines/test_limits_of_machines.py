@@ -114,8 +114,8 @@ def test_a_rank_whose_quota_fits_one_socket_stays_there(machine: Machine) -> Non
 
 
 def test_the_only_rank_that_reached_its_limit_is_told_to_raise_it(machine: Machine) -> None:
-    with limited(machine, MemoryMax=used_memory(machine) + 170 * MIB):
-        said, _ = train(machine, "-n", "1")
+    with limited(machine, MemoryMax=used_memory(machine) + 700 * MIB):
+        said, _ = train(machine, "-n", "1", held=1000)
         assert said.rc == 137, said.err
     cause = cause_of(said)
     assert (cause["id"], "MemoryMax=" in cause["fix"], "--ppn" in cause["fix"]) == ("memory.oom", True, False)

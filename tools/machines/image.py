@@ -20,10 +20,9 @@ from .network import INSTALL_ADDRESS, NETWORK_NAMESPACE, NUMBERS, address_of, ne
 from .programs import run
 
 ACCOUNT: Final = "ml"
-_PACKAGES: Final = (
-    "systemd systemd-sysv dbus libpam-systemd openssh-server python3 python3-venv tar numactl iproute2 iputils-ping "
-    "util-linux procps kmod busybox-static ca-certificates"
-)
+_PACKAGES: Final = "openssh-server,python3,tar,numactl,iproute2,util-linux,procps,kmod,busybox-static"
+_NATIVE_PACKAGES: Final = "systemd,systemd-sysv,dbus,libpam-systemd,python3-venv,iputils-ping,ca-certificates"
+"""Not on arm64, whose packages are set up in emulation."""
 _MODULES: Final = ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_rng")
 _SIZE: Final = "8G"
 """Of the filesystem, which is sparse."""
@@ -69,11 +68,14 @@ def build(directory: Path, image: str, torch: str) -> None:
     directory.mkdir(parents=True)
     root = directory / "root"
     suite, _, arch = image.partition("-")
-    options = ("--variant=minbase", f"--arch={arch or 'amd64'}", f"--include={','.join(_PACKAGES.split())}")
+    packages = _PACKAGES if arch else f"{_PACKAGES},{_NATIVE_PACKAGES}"
+    options = ("--variant=minbase", f"--arch={arch or 'amd64'}", f"--include={packages}")
     try:
         with _running_arm(directory) if arch else contextlib.nullcontext():
             run("debootstrap", *options, suite, root, timeout=3600)
             _settle(root, directory)
+            if not arch:
+                _mask_units(root)
             _add_kernel(root, directory, arch or "amd64")
         if torch and not arch:
             _install(root, directory, torch)
@@ -136,6 +138,9 @@ def _settle(root: Path, directory: Path) -> None:
     program = root / "usr/local/sbin/sshd-alone"
     program.write_text(_SSHD_ALONE)
     program.chmod(0o755)
+
+
+def _mask_units(root: Path) -> None:
     timers = "apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
     gettys = ("getty@tty1.service", "serial-getty@ttyS0.service")  # a boot waits 90 s for the second one's device
     run("chroot", root, "systemctl", "mask", *timers.split(), *gettys, "systemd-timesyncd.service")
