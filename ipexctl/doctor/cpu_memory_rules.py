@@ -23,7 +23,7 @@ def arch(host: HostContext) -> Iterator[Finding]:
     if machine is None or machine in X86:
         return
     kind = "An ARM" if machine in ("aarch64", "arm64") else f"A {machine}"
-    message = f"{kind} processor is not supported: ipexctl installs PyTorch for x86-64 only, so no rank can run here"
+    message = f"{kind} processor is not supported, because ipexctl installs PyTorch for x86-64 only"
     yield Finding("cpu.arch", "fail", message, LEAVE_OUT)
 
 

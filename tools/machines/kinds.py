@@ -58,7 +58,7 @@ def distance(kind: Kind, one: int, other: int) -> int:
 
 _TWO_NODES: Final = (Node(2048, "0-7"), Node(2048, "8-15"))
 _SNC: Final = tuple(Node(512, f"{2 * number}-{2 * number + 1}") for number in range(8))
-_HBM: Final = tuple(Node(256, near=number) for number in range(8))
+_HBM: Final = tuple(Node(512, near=number) for number in range(8))
 _TWO_SOCKETS: Final = "16,sockets=2,cores=4,threads=2"
 
 KINDS: Final = {
