@@ -51,7 +51,7 @@ OTHER_CASES = {
 }
 """What differs from COUNTED_CASE."""
 RANKS_OF_ONE_HOST = """\
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE={ranks} OMP_NUM_THREADS=1 PYTHONPATH=shim
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE={ranks} OMP_NUM_THREADS=1 PYTHONPATH=hooks
 export IPEXCTL_ALLREDUCE={mode}
 cd ~/of-all-reduce
 for rank in $(seq {ranks}); do

@@ -291,13 +291,13 @@ def turns(names: Sequence[str], turns: int, steps: int) -> None:
     gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
 
     def sum_by_ours() -> None:
-        link = in_rank("ddp")._connected.link
-        link.all_reduce(link, values, 0.5, lost)
-        link.channel.finish()
+        shared = in_rank("ddp")._connected.shared
+        shared.all_reduce(shared, values, 0.5, lost)
+        shared.channel.finish()
 
     sums = {"sum by gloo": lambda: gloo.allreduce([values]).wait(), "sum by ours": sum_by_ours}
     actions = {name: partial(timed, sums.get(name) or step_of(name)) for name in names}
-    between = in_rank("ddp")._connected.link.between
+    between = in_rank("ddp")._connected.shared.between
     if "sum by ours" in names and between.codec is None:
         raise SystemExit("gradients do not go in fewer bytes")
     for action in actions.values():
