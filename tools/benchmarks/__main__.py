@@ -159,7 +159,8 @@ def _measure(given: argparse.Namespace) -> None:
             print(plain(f"{name}: {stamp}", report), flush=True)
             say(f"{name} took {rough_duration(time.monotonic() - clock)}")
             for page in _pages(given.markdown):
-                put_between_markers(page, name, f"{markdown(report)}\n\n{stamp}")
+                for marker in (name, f"{name}.{peers.instructions()}"):  # a table of its own for each kind of processor
+                    put_between_markers(page, marker, f"{markdown(report)}\n\n{stamp}")
                 put_goals(page, name, report.goals)
 
 

@@ -43,6 +43,11 @@ def compared(ratio_: Interval, same: Interval | None = None, *, is_gain: bool = 
     return f"{1 / ratio_.median if is_gain else ratio_.median:.2f}x, {ends[0]:.2f} to {ends[1]:.2f}"
 
 
+def ranged(values: Sequence[float], digits: int) -> str:
+    """A median, and the least and the greatest value."""
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A straight line through points."""

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, TypeVar
 
 from ipexctl.node.common.processes import read_stat
 
-from .figures import median, ratio
+from .figures import compared, median, median_interval, ratio, ratios
 
 TOO_LONG = 1800.0
 """Seconds after which a contender counts as hung."""
@@ -217,4 +217,7 @@ def _wall(figures: Mapping[str, Sequence[Spent]], name: str) -> float:
 
 def _cell(figures: Mapping[str, Sequence[Spent]], name: str, ours: str) -> str:
     wall = f"{_wall(figures, name):.2f}"
-    return wall if name == ours else f"{wall} ({walls_ratio(figures, ours, name):.2f}x)"
+    if name == ours:
+        return wall
+    walls, others = ([spent.wall for spent in figures[each]] for each in (ours, name))
+    return f"{wall} ({compared(median_interval(ratios(walls, others)))})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .figures import Interval, median, median_interval, ratio
+from .figures import Interval, compared, median, median_interval, ratio
 from .harness import printed, say
 from .part_train import TRAININGS, prepare_place
 from .report import Goal, Report
@@ -32,8 +32,7 @@ def measure_sizes(rig: Rig) -> Report:
             beside.setdefault(name, {})[int(size)] = _ratio(pairs)
     for size in beside["all_reduce"]:
         cells = [
-            f"{_milliseconds(starts, name, size, at=1):.2f} ({found[size].median:.2f}x)"
-            for name, found in beside.items()
+            f"{_milliseconds(starts, name, size, at=1):.2f} ({compared(found[size])})" for name, found in beside.items()
         ]
         rows.append((_named(size), *cells))
     worst = {(name, size): found for name, sizes in beside.items() for size, found in sizes.items()}
@@ -52,16 +51,16 @@ def measure_steps(rig: Rig) -> Report:
         starts = _starts(rig, "steps", kind)
         for sequences in starts[0]:
             times = [[list(pair) for pair in start[sequences]] for start in starts]
-            gloo, ours = (median([median([pair[at] for pair in pairs]) for pairs in times]) * 1e3 for at in (0, 1))
+            gloo = median([median([beside for beside, _ in pairs]) for pairs in times]) * 1e3
             found = gains[kind, sequences] = _gain(times)
-            rows.append((f"{kind}, {sequences} sequences a rank", f"{gloo:.0f}", f"{ours:.0f}", str(found)))
+            rows.append((f"{kind}, {sequences} sequences a rank", f"{gloo:.0f}", compared(found)))
     (least, found) = min(gains.items(), key=lambda row: row[1].median)
     first = next(iter(gains.values()))
     goals = (
         Goal(f"FSDP2, small batch: ≥ {AIM_STEP}x", str(first), first.median >= AIM_STEP),
         Goal("any step: ≥ 1x gloo", f"{found} with {least[0]}", found.median >= 1),
     )
-    header = ("30 million parameters, 2 ranks, ms a step", "gloo", "shared memory", "times as fast (interval)")
+    header = ("30 million parameters, 2 ranks", "gloo, ms a step", "with shared memory, times as fast")
     return Report(rig.runs, header, tuple(rows), goals)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from .figures import median, ratio
+from .figures import compared, median, median_interval, ratio, ratios
 from .harness import Contender, Failed, failure, in_turns, say, spend, started
 from .part_start import SCRIPT
 from .part_train import TORCH
@@ -110,9 +110,10 @@ def _report(runs: int, figures: Mapping[str, Sequence[FirstStep]]) -> Report:
 
     rows = []
     for name in figures:
-        beside = "" if name == OURS else f" ({ratio(of(OURS, 'seconds'), of(name, 'seconds')):.2f}x)"
+        seconds = of(name, "seconds")
+        beside = "" if name == OURS else f" ({compared(median_interval(ratios(of(OURS, 'seconds'), seconds)))})"
         moved, here = median(of(name, "moved")) / 1e6, median(of(name, "here"))
-        rows.append((name, f"{median(of(name, 'seconds')):.1f}{beside}", f"{moved:.0f}", f"{here:.1f}"))
+        rows.append((name, f"{median(seconds):.1f}{beside}", f"{moved:.0f}", f"{here:.1f}"))
     header = (f"{HOSTS} hosts, {UPLINK} MB/s", "first step, s (ipexctl's / this)", "MB over the uplink", "CPU s here")
     worst = max(ratio(of(OURS, "seconds"), of(name, "seconds")) for name in (LOOP, AT_ONCE))
     return Report(runs, header, tuple(rows), (Goal("≤ 1x the faster way by hand", f"{worst:.2f}x", worst <= 1),))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from .figures import median, ratio
+from .figures import median, ranged, ratio
 from .harness import Contender, Spent, in_turns, say, spend
 from .peer_calls import playbook
 from .report import Goal, Report, left_out
@@ -114,10 +114,10 @@ def _report(runs: int, names: list[str], house: Wheelhouse, figures: dict[str, l
         rows.append(
             (
                 name,
-                f"{median([one.spent.wall for one in each]):.1f}",
+                ranged([one.spent.wall for one in each], 1),
                 f"{median([one.spent.cpu for one in each]):.1f}",
                 f"{median([one.moved for one in each]) / 1e6:.0f}",
-                f"{median(again):.2f}" if again else "",
+                ranged(again, 2) if again else "",
             )
         )
     notes = left_out(name for name in (ANSIBLE, RSYNC) if name not in names)

@@ -18,7 +18,7 @@ from typing import Final
 
 from ipexctl.addons.lab import lab_system
 
-from .figures import median
+from .figures import median, ranged
 from .harness import Contender, Failed, failure, in_turns, say, spend, started
 from .part_train import TORCH
 from .report import Goal, Report
@@ -138,9 +138,9 @@ def _report(runs: int, figures: Mapping[str, Sequence[Start]]) -> Report:
     rows = tuple(
         (
             name,
-            f"{median([each.first for each in starts]):.2f}",
+            ranged([each.first for each in starts], 2),
             *(f"{median([each.phases[at] for each in starts]):.2f}" for at in range(len(PHASES))),
-            f"{median([each.step for each in starts]):.2f}",
+            ranged([each.step for each in starts], 2),
             f"{median([each.here for each in starts]):.2f}",
             f"{median([each.there for each in starts]):.2f}",
             f"{median([each.logins for each in starts]):.0f}",

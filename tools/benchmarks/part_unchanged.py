@@ -9,7 +9,7 @@ from typing import Final
 
 from ipexctl.text import format_count
 
-from .figures import compared
+from .figures import NO_DIFFERENCE, compared
 from .part_train import ACCELERATE, FAST, OURS, TORCHRUN, TORCHRUN_AGAIN, Workload, prepare_place, trained
 from .report import Goal, Report
 from .rig import CONTENDERS, Rig
@@ -40,12 +40,11 @@ def measure(rig: Rig) -> Report:
         cells = [f"{1000 / speeds.median(TORCHRUN):.0f}"]
         for name, found in gains.items():
             times = speeds.beside(TORCHRUN, name)
-            found[title] = 1 / times.median
-            cells.append(f"{1000 / speeds.median(name):.0f} ({compared(times, same, is_gain=True)})")
+            cells.append(compared(times, same, is_gain=True))
+            found[title] = 1.0 if cells[-1] == NO_DIFFERENCE else 1 / times.median
         rows.append((title, *cells))
     means = {name: math.prod(found.values()) ** (1 / len(found)) for name, found in gains.items()}
-    rows.append(("geometric mean", "", *(f"{mean:.2f}x" for mean in means.values())))
-    header = ("ms a step (times as fast as torchrun)", TORCHRUN, *gains)
+    header = ("times as fast as torchrun", f"{TORCHRUN}, ms a step", *gains)
     return Report(rig.runs, header, tuple(rows), tuple(_goals(gains, means)))
 
 

@@ -19,6 +19,7 @@ from .harness import say
 
 FROM_PYPI = {"ansible": "ansible-core", "pyinfra": "pyinfra", "clush": "ClusterShell"}
 FROM_SYSTEM = ("ssh", "pdsh", "rsync")
+INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
 COLLECTIONS = "ansible"
 """ansible-core with what the community adds, `synchronize` among it: large, so only for the part that needs it."""
 
@@ -104,7 +105,13 @@ def _said(argv: Sequence[str]) -> str:
 def processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return f"{names[0] if names else platform.machine()} with {instructions()}"
+
+
+def instructions() -> str:
+    """The best that this processor multiplies matrices with."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return next((name for flag, name in INSTRUCTIONS.items() if flag in flags), "none that torch looks for")
 
 
 def machine() -> str:
