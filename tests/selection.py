@@ -4,7 +4,7 @@
 as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and tables of cases bring their tests.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
-the last landing within `CI_BUDGET`, and a share of the rest, about 150 s of it. Which one is the number of commits: in
+the last landing within `CI_BUDGET`, and a share of the rest, about 100 s of it. Which one is the number of commits: in
 `TURNS` landings each test of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of
 a share. A long file has its turn in pieces, `FILE:2/3`. `units` prints the unit tests that the plain call runs in a
 landing's bare system: those near to the changes within `UNIT_BUDGET`, and a share of the others.
@@ -40,7 +40,7 @@ from import_graph import ROOT, distances, is_test, project_imports
 DURATIONS = Path(__file__).with_name("durations.json")
 BUDGET = 60.0
 """Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
-CI_BUDGET = 90.0
+CI_BUDGET = 60.0
 """Seconds of tests that a submission's changes bring, four at a time; `units` has the unit tests."""
 UNIT_BUDGET = 30.0
 NEAR = 2
@@ -49,11 +49,11 @@ UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
 UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
 """Lines that change nothing that a test could find."""
-SHARES = 54
-TURNS = 56
+SHARES = 78
+TURNS = 80
 """Of landings: those after the shares belong to the other Pythons, which `.ci/run` finds."""
-UNIT_SHARES = 6
-MOST_AT_ONCE = 150.0
+UNIT_SHARES = 8
+MOST_AT_ONCE = 100.0
 """Seconds of one file in a share: more would make one worker work alone."""
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py",)

@@ -192,7 +192,9 @@ def test_each_figure_of_the_first_pages_is_in_the_generated_table_that_it_cites(
 
 def test_figure_of_an_older_table_or_without_a_link_is_noticed() -> None:
     link = "[measured](docs/benchmarks.md#training-scripts-as-they-are)"
-    (gain,) = re.findall(r"MLP, 2 ranks.*? ([\d.]+)x, [^|]*\|$", cited_tables("training-scripts-as-they-are"), re.MULTILINE)
+    (gain,) = re.findall(
+        r"MLP, 2 ranks.*? ([\d.]+)x, [^|]*\|$", cited_tables("training-scripts-as-they-are"), re.MULTILINE
+    )
     assert typed_in(f"{gain} times as fast\nas torchrun ({link}), Python 3.10") == []
     assert [line.split(":")[0] for line in typed_in(f"0.01 to 99 times ({link})\n\n{gain} times")] == [
         "0.01",
