@@ -74,9 +74,9 @@ def test_shares_take_about_as_long_and_are_everything() -> None:
 
 
 def test_long_files_have_their_turn_in_pieces_that_are_everything() -> None:
-    pieces = pieces_of(["tests/lab/a.py", "tests/lab/b.py"], {"tests/lab/a.py": 350.0, "tests/lab/b.py": 9.0})
+    pieces = pieces_of(["tests/lab/a.py", "tests/lab/b.py"], {"tests/lab/a.py": 250.0, "tests/lab/b.py": 9.0})
     names = [f"tests/lab/a.py:{number}/3" for number in range(3)]
-    assert pieces == {**dict.fromkeys(names, 350 / 3), "tests/lab/b.py": 9.0}
+    assert pieces == {**dict.fromkeys(names, 250 / 3), "tests/lab/b.py": 9.0}
 
 
 @pytest.mark.needs("git")
