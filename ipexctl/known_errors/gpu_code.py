@@ -1,15 +1,18 @@
-"""Finds lines of a script that need a GPU, and suggests CPU code. Pure. A line is certain to fail only if the script
-always reaches it and never mentions the CPU. A backend or device in a variable is followed to the lines that set it.
+"""Finds lines of a script and its own modules that need a GPU, and suggests CPU code. Pure. A line is certain to fail
+only if the script always reaches it (`reached_code.py`) and its file never mentions the CPU. A backend or device in a
+variable is followed to the lines that set it, and no file may mention the CPU then.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
+
+from ipexctl.known_errors.reached_code import FileNames, find_reached, scopes_of
 
 _CALLS: Final = re.compile(
     r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"
@@ -17,7 +20,8 @@ _CALLS: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
-_DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available|\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
+_DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available")
+_PATCH: Final = re.compile(r"\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)
@@ -40,14 +44,15 @@ _SUGGESTIONS: Final = tuple(
     )
 )
 _MAIN: Final = re.compile(r"__name__ == '__main__'")
-_REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Call, ast.Attribute, ast.keyword)
+_REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Call, ast.Attribute, ast.keyword)
 """AST nodes whose children run whenever the node does."""
 _SHOWN: Final = 40
 _PLACED: Final = frozenset(("device", "map_location"))
 """Keywords whose value is a device."""
 _WIDTH: Final = 80
 _MOST_PARTS: Final = 20
-"""Of the condition of an expression that are looked at: it may have others in it, nested deeply."""
+"""Of the condition of an expression that are looked at: it may have others in it, nested deeply. And definitions that
+are looked at for the use of a name."""
 
 
 class GpuLine(NamedTuple):
@@ -77,55 +82,103 @@ def suggestions(lines: Sequence[GpuLine]) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
+class _Found(NamedTuple):
+    line: GpuLine
+    scopes: tuple[str, ...] = ()
+    """Definitions that all have to run, if the line is certain."""
+    is_chosen: bool = False
+    """True if the device is chosen by a name or an option, which other code may set."""
+
+
+class GpuCode(NamedTuple):
+    """What a file needs a GPU for."""
+
+    found: tuple[_Found, ...]
+    names: FileNames
+    has_doubt: bool
+    is_patched: bool
+    """True if it may replace functions of torch."""
+
+
 def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
-    """Lines in script order. Not recursive, because code may be nested deeply."""
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    lines, has_doubt = text.split("\n"), _DOUBT.search(text) is not None
-    found: dict[int, GpuLine] = {}
-    followed = _Variables()
-    waiting: list[tuple[ast.AST, bool]] = [(tree, not has_doubt)]
+    """A script's lines in their order."""
+    return lines_of_files({"": read_gpu_code(tree, text, "")}, {})
+
+
+def lines_of_files(files: Mapping[str, GpuCode], others: Mapping[str, Callable[[], FileNames]]) -> tuple[GpuLine, ...]:
+    """The lines of a script, whose name is empty, and of the own modules that it imports. `others`: see
+    `find_reached`."""
+    reached = find_reached((file.names for file in files.values()), others)
+    is_patched = any(file.is_patched for file in files.values())
+    has_doubt = any(file.has_doubt for file in files.values())
+    found: list[GpuLine] = []
+    for name, file in files.items():
+        lines: dict[int, GpuLine] = {}
+        for line, scopes, is_chosen in file.found:
+            has_others = bool(name) and (is_patched or (is_chosen and has_doubt))
+            is_certain = line.is_certain and not file.has_doubt and not has_others
+            is_certain &= all((file.names.module, scope) in reached for scope in scopes)
+            if is_certain or line.line not in lines:
+                lines[line.line] = line._replace(is_certain=is_certain, file=name)
+        found += (lines[number] for number in sorted(lines))
+    return tuple(found)
+
+
+def read_gpu_code(tree: ast.Module, text: str, name: str) -> GpuCode:
+    """Not recursive, because code may be nested deeply. `name`: the file's path from the project's root."""
+    lines, is_patched = text.split("\n"), _PATCH.search(text) is not None
+    has_doubt = is_patched or _DOUBT.search(text) is not None
+    found, surest = list[_Found](), dict[int, bool]()
+    variables, scopes = _Variables(), scopes_of(tree)
+    names = FileNames(name, scopes.values())
+    waiting: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
     while waiting:
-        node, is_sure = waiting.pop()
+        node, scope, is_sure = waiting.pop()
         if _is_guard(node):
-            followed.read_guarded(node)
+            variables.read_guarded(node)
+            for each in ast.walk(node):
+                names.read(each, scope, is_sure=False)
             continue
-        known = found.get(node.lineno) if isinstance(node, ast.Call) else None
-        if isinstance(node, ast.Call) and (known is None or is_sure > known.is_certain) and _needs_gpu(node):
-            is_certain = is_sure
+        names.read(node, scope, is_sure=is_sure)
+        if isinstance(node, ast.Call) and is_sure > surest.get(node.lineno, -1) and _needs_gpu(node):
+            surest[node.lineno] = is_sure
             call = " ".join(map(str.strip, lines[node.lineno - 1 : node.end_lineno]))
-            found[node.lineno] = GpuLine(node.lineno, call, is_certain)
+            found.append(_Found(GpuLine(node.lineno, call, is_sure), (scope,), is_chosen="cuda" not in call))
         if isinstance(node, ast.Call) and (option := _option_for_cpus(node)) and not has_doubt:
             value = re.escape(option[0].strip("-").replace("-", "_"))
             is_device = option[-1] == "cpu" and re.search(rf"\.{value}\b", text) is not None
-            found[node.lineno] = GpuLine(node.lineno, _source(node), is_sure and is_device, option=option)
-        followed.read(node, is_sure=is_sure)
-        if is_sure and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
-            waiting.append((ast.Module(functions.pop(node.func.id).body, []), True))
+            line = GpuLine(node.lineno, _source(node), is_sure and is_device, option=option)
+            found.append(_Found(line, (scope,), is_chosen=True))
+        variables.read(node, scope, is_sure=is_sure)
         is_main = isinstance(node, ast.If) and not node.col_offset and _MAIN.fullmatch(_source(node.test)) is not None
-        waiting += _parts(node, is_sure=is_sure and (is_main or isinstance(node, _REACHED)))
-    for line in followed.lines():
-        found.setdefault(line.line, line)
-    return tuple(found[line] for line in sorted(found))
+        is_function = node in scopes and isinstance(node, ast.FunctionDef)
+        are_sure = is_function or (is_sure and (is_main or isinstance(node, _REACHED)))
+        below = scopes.get(node, scope)
+        waiting += ((part, below, is_reached) for part, is_reached in _parts(node, is_sure=are_sure))
+    found += variables.lines()
+    return GpuCode(tuple(found), names, has_doubt, is_patched)
 
 
 class _Variables:
-    """Names that are set to a GPU's backend or device, and whether a call uses them."""
+    """Names that are set to a GPU's backend or device, and the definitions whose calls use them."""
 
     def __init__(self) -> None:
-        self._set: dict[str, list[tuple[ast.stmt, bool]]] = {}
+        self._set: dict[str, list[tuple[ast.stmt, str, bool]]] = {}
         self._other: set[str] = set()
-        self._used: dict[str, bool] = {}
+        self._used: dict[str, set[str]] = {}
 
-    def read(self, node: ast.AST, *, is_sure: bool) -> None:
+    def read(self, node: ast.AST, scope: str, *, is_sure: bool) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             for name in _targets(node):
                 if _is_of_gpu(node.value):
-                    self._set.setdefault(name, []).append((node, is_sure))
+                    self._set.setdefault(name, []).append((node, scope, is_sure))
                 else:
                     self._other.add(name)
         elif isinstance(node, ast.Call):
             for name in filter(None, map(_name, _places(node))):
-                self._used[name] = is_sure or self._used.get(name, False)
+                uses = self._used.setdefault(name, set())
+                if is_sure and len(uses) < _MOST_PARTS:
+                    uses.add(scope)
 
     def read_guarded(self, guard: ast.AST) -> None:
         """What a check of the machine sets may be right for CPUs."""
@@ -133,11 +186,14 @@ class _Variables:
             *(_targets(node) for node in ast.walk(guard) if isinstance(node, (ast.Assign, ast.AnnAssign)))
         )
 
-    def lines(self) -> Iterator[GpuLine]:
+    def lines(self) -> Iterator[_Found]:
         for name in self._set.keys() & self._used.keys():
-            for node, is_sure in self._set[name]:
-                is_certain = is_sure and self._used[name] and name not in self._other
-                yield GpuLine(node.lineno, _source(node), is_certain)
+            for node, scope, is_sure in self._set[name]:
+                line = GpuLine(node.lineno, _source(node), is_sure and name not in self._other)
+                for use in self._used[name]:
+                    yield _Found(line, (scope, use), is_chosen=True)
+                if not self._used[name]:
+                    yield _Found(line._replace(is_certain=False))
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
@@ -246,7 +302,7 @@ def _may_leave(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
     return any(
-        isinstance(node, (ast.Return, ast.Raise))
+        isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom))
         or (isinstance(node, ast.Call) and _name(node.func).rpartition(".")[2] in ("exit", "_exit", "quit", "abort"))
         for node in ast.walk(statement)
     )

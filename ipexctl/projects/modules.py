@@ -231,10 +231,10 @@ def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, 
     return tuple(name for name in found if (name.module, name.level) not in optional)
 
 
-def _imported_body(tree: ast.Module) -> Iterator[ast.stmt]:
+def imported_part(tree: ast.Module) -> ast.Module:
     """What runs of a module that is imported: not the body of `if __name__ == "__main__":`."""
-    for node in tree.body:
-        yield from node.orelse if isinstance(node, ast.If) and is_main_guard(node) else (node,)
+    parts = (node.orelse if isinstance(node, ast.If) and is_main_guard(node) else [node] for node in tree.body)
+    return ast.Module([node for part in parts for node in part], tree.type_ignores)
 
 
 def is_main_guard(node: ast.If) -> bool:
@@ -286,10 +286,9 @@ class _Walk:
             self._tokens += count_tokens(data)
             if is_too_long(data):
                 self.notes.append(f"{name} is not checked: {TOO_LONG}")
-            tree = parse(data)
-            if tree is None:
+            if (tree := parse(data)) is None:
                 continue
-            tree.body = list(_imported_body(tree))
+            tree = imported_part(tree)
             self.files.append(name)
             self._on_file(name, tree, data.decode("utf-8", "replace"))
             self.follow(tree, name, package, is_script=False)

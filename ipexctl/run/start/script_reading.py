@@ -9,15 +9,17 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.host import quote
-from ipexctl.known_errors.gpu_code import find_gpu_lines
+from ipexctl.known_errors.gpu_code import GpuCode, find_gpu_lines, lines_of_files, read_gpu_code
+from ipexctl.known_errors.reached_code import FileNames, module_of
 from ipexctl.launch.request import MPI_MODULES
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.projects.layout import ProjectLayout
@@ -29,6 +31,7 @@ from ipexctl.projects.modules import (
     follow_imports,
     has_module,
     imported_names,
+    imported_part,
     is_too_long,
     parse,
 )
@@ -107,7 +110,9 @@ def _with_imports(
         return replace(script, layout=layout)
     found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate, "makes_modules": False}
     changing = list[str]()
-    mpi, gpu, spawner = script.mpi_import, list(script.gpu_lines), script.spawner
+    mpi, gpu, spawner = script.mpi_import, script.gpu_lines, script.spawner
+    of_gpu: dict[str, GpuCode] = {}
+    others: dict[str, Callable[[], FileNames]] = {}
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
         nonlocal mpi, spawner
@@ -115,7 +120,9 @@ def _with_imports(
         if mpi is None and any(module in text for module in MPI_MODULES):
             mpi = _mpi_import(own, name, only_certain=True)
         if any(word in text for word in ("cuda", "nccl", "torch.accelerator")):
-            gpu.extend(line._replace(file=name) for line in find_gpu_lines(own, text))
+            of_gpu[name] = read_gpu_code(own, text, name)
+        else:
+            others[module_of(name)] = partial(_names_of, text, name)
         if _OF_LAUNCHERS.isdisjoint(name.split("/")):
             spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
@@ -128,8 +135,10 @@ def _with_imports(
     built = {name for each in layout.own for name in each.declaration.extensions}
     reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own, built=built)
     own = {entry.module for entry, _ in reached.own}
+    if any(code.found for code in of_gpu.values()):
+        gpu = lines_of_files({"": read_gpu_code(tree, script.text or "", script.name), **of_gpu}, others)
     if not any(line.is_certain or not line.file for line in gpu):  # code for GPUs, which may not be reached
-        gpu = [line for line in gpu if line.option]
+        gpu = tuple(line for line in gpu if line.option)
     return replace(
         script,
         imports=reached.imports,
@@ -141,10 +150,14 @@ def _with_imports(
         uses_trainer=found["uses_it"],
         uses_accelerate=found["accelerate"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
-        gpu_lines=tuple(gpu),
+        gpu_lines=gpu,
         spawner=spawner,
         layout=layout,
     )
+
+
+def _names_of(text: str, name: str) -> FileNames:
+    return read_gpu_code(imported_part(parse(text.encode()) or ast.Module([], [])), text, name).names
 
 
 def _read_script_file(name: str, path: Path) -> tuple[ScriptFile, ast.Module | None]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from case_table import case_table
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_for, suggestions
+from ipexctl.projects.layout import read_layout
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.run.start.script_reading import read_script
+from ipexctl.run.start.script_reading import project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_request import StartError
 from plan_helpers import spec_of
@@ -76,7 +78,7 @@ def test_what_is_left_out_of_a_suggestion_is_said() -> None:
 @pytest.mark.parametrize(
     ("code", "lines"),
     [
-        (DDP, {2: True, 3: True, 6: False, 7: False, 10: True}),
+        (DDP, {2: True, 3: True, 6: True, 7: True, 10: True}),
         (f"{DDP}# needs no cpu\n", dict.fromkeys((2, 3, 6, 7, 10), False)),
         (GUARDED, {}),
         ("if ddp:\n    torch.cuda.set_device(rank)\n", {2: False}),
@@ -174,3 +176,58 @@ def test_an_option_of_the_script_that_chooses_the_cpu_is_named(code: str, typed:
     assert refusal.strip("`") == ("" if fix.startswith("note: ") else fix)
     if fix.startswith("note: "):
         assert f"type {fix[6:]} behind the script" in suggestions(script.gpu_lines)
+
+
+OWN_MODULES: Final = {
+    "models/__init__.py": "from .net import Net, make\n",
+    "models/net.py": """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, d, size=2):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor(d, device="cuda"))
+    def fit(self):
+        self.place()
+    def place(self):
+        self.w.cuda()
+class Plain:
+    def __init__(self, gpu=False):
+        if gpu:
+            self.w = torch.zeros(2).cuda()
+    def run(self, on_gpu=True):
+        if not on_gpu:
+            return
+        torch.zeros(2).cuda()
+    def at(self, device="cuda"):
+        return torch.zeros(2).to(device)
+def make():
+    x = torch.zeros(2)
+    return x.cuda()
+""",
+    "trainer.py": """\
+from models import Net
+class Trainer:
+    def __init__(self):
+        self.net = None
+    def train(self):
+        self.net = Net(3)
+def start():
+    trainer = Trainer()
+    trainer.train()
+""",
+    "careful.py": "ready = torch.cuda.is_available()\ndef place(x):\n    x.cuda()\n",
+    "config.py": "device = 'cuda'\ndef place(x):\n    x.to(device)\n",
+    "patch.py": "torch.Tensor.cuda = lambda self: self\n",
+}
+
+
+@case_table
+def test_a_line_of_an_own_module_is_certain_if_the_script_certainly_runs_it(
+    script: str, certain: str, tmp_path: Path
+) -> None:
+    for name, text in {**OWN_MODULES, "train.py": script}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = project_script("train.py", tmp_path / "train.py", read_layout(tmp_path, tmp_path)).gpu_lines
+    places = [f"{Path(line.file).stem}:{line.line}" for line in found if line.is_certain]
+    assert places == certain.split()

@@ -1,0 +1,163 @@
+"""Finds the functions and methods of a project that a script certainly runs, also in its own modules. Pure.
+
+A name is followed only if its file binds it once, and a module only if one file that the script reaches has its name.
+Base classes are not followed: what they call may be overridden.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+_MOST_HOPS: Final = 50
+"""Imports that are followed for one name."""
+
+
+def scopes_of(tree: ast.Module) -> dict[ast.AST, str]:
+    """The module's functions and classes, and methods as `Net.fit`."""
+    scopes: dict[ast.AST, str] = {}
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            scopes[node] = node.name
+        if isinstance(node, ast.ClassDef):
+            scopes |= {each: f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+    return scopes
+
+
+def module_of(name: str) -> str:
+    """A file's module, dotted, from the project's root."""
+    return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+class FileNames:
+    """The names of a file, read node by node. `name`: its path from the project's root. `scopes`: see `scopes_of`."""
+
+    def __init__(self, name: str, scopes: Iterable[str]) -> None:
+        self._parts = name.removesuffix(".py").split("/")
+        self.module = module_of(name)
+        self._scopes = frozenset(scopes)
+        self._bound = Counter[tuple[str, str]]()
+        self._imports: dict[tuple[str, str], str] = {}
+        self._instances: dict[tuple[str, str], str] = {}
+        self._stars: list[str] = []
+        self._calls = defaultdict[str, set[str]](set)
+
+    def read(self, node: ast.AST, scope: str, *, is_sure: bool) -> None:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self._bound[scope, node.id] += 1
+        elif isinstance(node, ast.arg):
+            self._bound[scope, node.arg] += 1
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self._bound[scope, node.name] += 1
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._read_import(node, scope)
+        elif isinstance(node, ast.Call) and is_sure:
+            self._calls[scope].add(_callee(node))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            names = (each.id for each in node.targets if isinstance(each, ast.Name))
+            self._instances |= {(scope, name): _callee(node.value) for name in names}
+
+    def _read_import(self, node: ast.Import | ast.ImportFrom, scope: str) -> None:
+        of_module = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        if isinstance(node, ast.ImportFrom) and node.level:
+            of_module = [*self._parts[: -node.level], *of_module]
+        for alias in node.names:
+            name, target = alias.asname or alias.name, ".".join((*of_module, alias.name))
+            if name == "*":
+                self._stars.append(".".join(of_module))
+                continue
+            if isinstance(node, ast.Import) and alias.asname is None:
+                name = target = name.partition(".")[0]
+            self._bound[scope, name] += self._imports.get((scope, name)) != target
+            self._imports[scope, name] = target
+
+    def defines(self, definition: str) -> bool:
+        top, _, method = definition.partition(".")
+        is_once = self._bound["", top] == 1 and (not method or self._bound[top, method] == 1)
+        return is_once and definition in self._scopes
+
+    def brought_as(self, name: str) -> list[str]:
+        """What an import of the module may have brought by that name, from the project's root."""
+        first = name.partition(".")[0]
+        if not self._bound["", first]:
+            return [f"{star}.{name}" for star in self._stars]
+        target = self._imports.get(("", first)) if self._bound["", first] == 1 else None
+        return [target + name[len(first) :]] if target else []
+
+    def calls_of(self, scope: str) -> Iterator[str]:
+        """What the definition calls in any case, or for an empty name the module, from the project's root."""
+        for called in self._calls[scope]:
+            name, place = called, self._place(called, scope)
+            first, _, rest = name.partition(".")
+            if rest and self._bound[place, first] == 1 and (place, first) in self._instances:
+                name = f"{self._instances[place, first]}.{rest}"
+                place = self._place(name, place)
+                first, _, rest = name.partition(".")
+            if first == "self":
+                yield f"{self.module}.{scope.partition('.')[0]}.{rest}"
+            elif not place:
+                yield f"{self.module}.{name}"
+            elif self._bound[place, first] == 1 and (place, first) in self._imports:
+                yield self._imports[place, first] + name[len(first) :]
+
+    def _place(self, name: str, scope: str) -> str:
+        """The scope that binds the name."""
+        return scope if self._bound[scope, name.partition(".")[0]] else ""
+
+
+class _Modules:
+    def __init__(self, files: Iterable[FileNames], others: Mapping[str, Callable[[], FileNames]]) -> None:
+        self.read = {file.module: file for file in files}
+        self._others = others
+        self._names: dict[str, str | None] = {}
+        """Modules by what an import may call them; None for several."""
+        for module in {**others, **self.read}:
+            dots = (at for at, letter in enumerate(module) if letter == ".")
+            for suffix in (module[at + 1 :] for at in dots):
+                self._names[suffix] = None if suffix in self._names else module
+        self._names |= {module: module for module in (*others, *self.read)}
+
+    def find(self, full: str, seen: set[str]) -> tuple[str, str] | None:
+        """The module and definition that a name stands for."""
+        parts = full.split(".")
+        fronts = ((".".join(parts[:at]), ".".join(parts[at:])) for at in range(len(parts) - 1, 0, -1))
+        found = ((module, name) for front, name in fronts if (module := self._names.get(front)) is not None)
+        module, name = next(found, (None, ""))
+        if module is None or full in seen or len(seen) > _MOST_HOPS:
+            return None
+        seen.add(full)
+        if module not in self.read:
+            self.read[module] = self._others[module]()
+        file = self.read[module]
+        for definition in (f"{name}.__init__", name):
+            if file.defines(definition):
+                return module, definition
+        return next(filter(None, (self.find(each, seen) for each in file.brought_as(name))), None)
+
+
+def find_reached(
+    files: Iterable[FileNames], others: Mapping[str, Callable[[], FileNames]]
+) -> frozenset[tuple[str, str]]:
+    """Module and definition of all that certainly runs once each file is imported. `others`: by module, files that are
+    read only where a name leads to them."""
+    modules, reached = _Modules(files, others), set[tuple[str, str]]()
+    waiting = [(module, "") for module in modules.read]
+    while waiting:
+        module, scope = waiting.pop()
+        if (module, scope) not in reached:
+            reached.add((module, scope))
+            waiting += filter(None, (modules.find(full, set()) for full in modules.read[module].calls_of(scope)))
+    return frozenset(reached)
+
+
+def _callee(call: ast.Call) -> str:
+    """`Net.fit` also for `Net(…).fit(…)`; empty for a call of what has no name."""
+    parts, node = list[str](), call.func
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+        if isinstance(node, ast.Call) and len(parts) == 1:
+            node = node.func
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
