@@ -20,6 +20,7 @@ from ipexctl.launch.launch_context import LaunchContext, RankDistribution
 from ipexctl.launch.topology import cores_of, default_ranks, level, tasks_of
 from ipexctl.launch.training_memory import describe, ways_to_fit
 from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.text import format_count, readable
 
 MAX_RANKS_PER_CORE: Final = 64
@@ -44,18 +45,19 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) ->
         f"{ranks} on {format_count(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
         for (ranks, cores), names in crowded.items()
     )
-    fewer = f"{fewer_ranks(asked, min(cores for _, cores in crowded))} gives each rank a core"
+    fewer = "a core for each rank: " + fewer_ranks(asked, min(cores for _, cores in crowded))
     return Refusal(
         f"more {f'than {MAX_RANKS_PER_CORE} ranks a core' if asked.oversubscribe else 'ranks than cores'}: {shares}",
-        fewer if asked.oversubscribe else f"{fewer}; --oversubscribe lets them share",
+        fewer if asked.oversubscribe else fewer + "; --oversubscribe lets them share",
         tuple(name for names in crowded.values() for name in names),
         exit_code=2,
     )
 
 
-def fewer_ranks(asked: Asked, ppn: int) -> str:
-    typed = asked.sources.get("ranks", "" if asked.n is None else f"-n {asked.n}")
-    return f"--ppn {ppn} instead of {typed}" if typed else f"--ppn {ppn}"
+def fewer_ranks(asked: Asked, ppn: int) -> Fix:
+    """The call with so many ranks on each host."""
+    resume = ("--resume", asked.resumed[-1]) if asked.resumed else ()
+    return Fix.of((ipexctl_command("run", *resume, "--ppn", str(ppn), argv=() if resume else asked.program),))
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:
@@ -148,7 +150,7 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
             return Refusal(
                 f"{format_count(node.count, 'rank')} would take {readable(shared + node.count * size)} of memory on "
                 f"{node.name}, {readable(size)} each {whence}, and {readable(free)} are free",
-                f"{', or '.join((*fewer, *others, 'a host with more memory'))}; --oversubscribe ignores it",
+                join_fixes((*fewer, *others, "a host with more memory"), ", or ") + "; --oversubscribe ignores it",
                 (node.name,),
                 exit_code=2,
             )
