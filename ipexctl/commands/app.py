@@ -18,6 +18,7 @@ from typer.main import get_command
 
 import ipexctl
 from ipexctl.addons_list import COMMANDS as ADDONS
+from ipexctl.commands.option_types import AdoptsOptions
 from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.removed import COMMANDS as INSTEAD
 from ipexctl.removed import OPTIONS
@@ -106,7 +107,11 @@ def load_command(name: str) -> Any:
     return get_command(getattr(import_module(f"ipexctl.{package}.{name}_command"), f"{name}_command"))
 
 
-class _Commands(TyperGroup):
+class CommandGroup(AdoptsOptions, TyperGroup):
+    pass
+
+
+class _Commands(CommandGroup):
     _only_named = False
 
     def list_commands(self, ctx: object) -> list[str]:
@@ -174,10 +179,6 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
-_REFUSED: Final = re.compile(r"(?P<value>'.*'|\S+) is not (?:a valid (?P<kind>\w+)|in the range|one of)", re.S)
-_KINDS: Final = {"int": "a whole number", "float": "a number", "boolean": "true or false"}
-
-
 def _in_our_words(error: Any, command: str) -> Exception:
     """`command` is the call's, for errors that do not know theirs."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -189,27 +190,14 @@ def _in_our_words(error: Any, command: str) -> Exception:
 
 
 def _sentence(error: Any) -> str:
-    kind, param = type(error).__name__, getattr(error, "param", None)
-    is_option = getattr(param, "param_type_name", "") == "option"
-    name = max(param.opts, key=len) if param and is_option else getattr(param, "human_readable_name", "")
-    refused = _REFUSED.match(error.message)
+    kind = type(error).__name__
     if kind == "NoSuchOption":
         near = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.75)
         return f"there is no option {error.option_name}" + (f"; did you mean {near[0]}?" if near else "")
-    if kind == "MissingParameter":
-        return f"{name} is missing"
     if kind == "BadOptionUsage":
         return f"{error.option_name} needs a value"
-    if param is not None and refused:
-        return f"{name} must be {_KINDS.get(refused['kind']) or _allowed(param.type)}, not {refused['value']}"
     extra = re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", error.message, re.S)
     return f"too many arguments: {extra[1]}" if extra else str(error.message).rstrip(".")
-
-
-def _allowed(values: Any) -> str:
-    if choices := getattr(values, "choices", ()):
-        return f"one of {', '.join(map(str, choices))}"
-    return f"{values.min} or more" if values.max is None else f"{values.min} to {values.max}"
 
 
 app = typer.Typer(

@@ -28,6 +28,7 @@ from ipexctl.commands.app import (
     load_command,
 )
 from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
+from ipexctl.commands.option_types import takes_several
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
@@ -368,13 +369,11 @@ class _FileReader:
         try:
             _check_type(param, value)
             check_value(param, value)
-        except (typer.BadParameter, UserError) as error:
-            fix = (
-                error.fix
-                if isinstance(error, UserError)
-                else f"as on the command line: ipexctl {_command_of(table)} --help"
-            )
-            raise UserError(f"{key}: {error.message}", fix=fix) from None
+        except ValueError as error:
+            fix = f"as on the command line: ipexctl {_command_of(table)} --help"
+            raise UserError(f"{key}: it must be {error}", fix=fix) from None
+        except UserError as error:
+            raise UserError(f"{key}: {error.message}", fix=error.fix) from None
         if self._file.is_found and (reason := refusal(param, value)):
             raise UserError(f"{key} {reason}, and this file was found, not named", fix=_refusal_fix(param, table))
 
@@ -399,22 +398,23 @@ def _command_of(table: str) -> str:
     return table if table and not table.startswith(CLUSTER) else "run"
 
 
-def _check_type(param: Param, value: object) -> None:
-    """Raise a BadParameter for a value of another TOML type, or one that click would refuse."""
-    kind = param.type.name
+def _check_type(param: Param, value: Any) -> None:
+    """Raise a ValueError for a value of another TOML type, or one that the command line would refuse."""
+    kind, several = param.option_type.kind, takes_several(param)
     is_right, expected = isinstance(value, str), "a string"
-    if param.multiple or param.nargs > 1:
+    if several:
         is_right = isinstance(value, list) and all(isinstance(item, str) for item in value)
         expected = "an array of strings"
-    elif param.is_flag:
+    elif kind is bool:
         is_right, expected = isinstance(value, bool), "true or false"
-    elif kind.startswith("int"):  # also "integer" and "int range"
+    elif kind is int:
         is_right, expected = type(value) is int, "a whole number"
-    elif kind.startswith("float"):
+    elif kind is float:
         is_right, expected = type(value) in (int, float), "a number"
     if not is_right:
-        raise typer.BadParameter(f"it needs {expected}")
-    param.type_cast_value(None, value)
+        raise ValueError(expected)
+    for item in value if several else [value]:
+        param.option_type.convert(item)
 
 
 def refusal(param: Param, value: object) -> str:
@@ -435,7 +435,7 @@ def _refusal_fix(param: Param, table: str) -> str:
 
 def _is_local_path(param: Param, value: object) -> bool:
     """False for --home, which is on the nodes, and for `--ssh-config none`."""
-    return param.type.name == "path" and param.name != "home" and value != "none"
+    return param.option_type.kind is Path and param.name != "home" and value != "none"
 
 
 def _resolved(param: Param, value: Any, base: Path) -> object:

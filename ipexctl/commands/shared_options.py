@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from ipexctl.commands.app import CLUSTER, CONNECTION, SHARED_GROUPS, Defaults, defaults_of
+from ipexctl.commands.option_types import AdoptsOptions, OptionType
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import (
     CONNECT_SECONDS,
@@ -83,7 +84,7 @@ _SELDOM: Final = frozenset((*CONNECTION, "config", "iface", "no_color"))
 _IS_SHORT: Final = "ipexctl.short-help"
 
 
-class ConfiguredCommand(TyperCommand):
+class ConfiguredCommand(AdoptsOptions, TyperCommand):
     """Takes defaults of its options from files and variables, except for its help. --help is of a page, --help-all has
     every option."""
 
@@ -428,6 +429,9 @@ def grouped(command: Command) -> Command:
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: own.annotation for name, own in options.items()}
+    call.option_types = {  # type: ignore[attr-defined]
+        name: OptionType.of(own.annotation, own.default) for name, own in options.items() if own is not context
+    }
     return call  # type: ignore[return-value]
 
 

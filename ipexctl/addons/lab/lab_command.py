@@ -21,6 +21,7 @@ from ipexctl.addons.lab.lab_plan import LabSpec
 from ipexctl.addons.lab.lab_record import FoundLab, Lab, LabHost
 from ipexctl.addons.lab.lab_record import load_all as list_labs
 from ipexctl.addons.lab.up import up as make_lab
+from ipexctl.commands.app import CommandGroup
 from ipexctl.commands.shared_options import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
@@ -174,6 +175,7 @@ def _faults(host: LabHost) -> str:
 
 
 lab_command = typer.Typer(
+    cls=CommandGroup,
     help="Create, break, mend and remove a cluster of real SSH hosts on one machine (Linux, root).",
     epilog="Example: ipexctl lab up --hosts 3",
     no_args_is_help=True,
