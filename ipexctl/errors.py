@@ -5,6 +5,7 @@ Functions that plan, choose or start something return a `Refusal` if they can't.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,13 @@ class Interrupted(Exception):
 def place_fix(error: OSError, other: str) -> str:
     """Suggests freeing space only if the disk or a quota is full."""
     return f"free some space there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
+
+
+def unreadable(error: OSError, path: str, fix: str) -> UserError:
+    """The error for a file of this machine that was to be sent."""
+    if error.errno == errno.ENAMETOOLONG:
+        path, fix = f"{path[:80]}… ({len(os.fsencode(path)):,} bytes)", "move it up, or rename the directories above it"
+    return UserError(f"{path}: {error.strerror or error}", fix=fix)
 
 
 class IpexctlError(Exception):

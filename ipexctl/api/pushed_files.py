@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ipexctl.files.push_files import Push, PushOptions, PushReport
-from ipexctl.files.push_source import read_source
+from ipexctl.files.push_source import list_source
 from ipexctl.hub.downloader import HubAccess
 from ipexctl.hub.hugging_face import HubRepo
 from ipexctl.hub.push_from_hub import HubPushOptions, HubPushReport
@@ -30,8 +30,10 @@ def push(
     def on_bytes(done: int, total: int) -> None:
         watch(BytesMoved("", "reading", done, total))
 
-    content = read_source(source, on_bytes, opened.pool.cancel)
-    return opened.options.in_report(Push(content, str(source), opened, PushOptions(path, force, dry_run), watch).run())
+    call = Push(list_source(source), str(source), opened, PushOptions(path, force, dry_run), watch)
+    if call.has_room():
+        call.source = call.source.hashed(on_bytes, opened.pool.cancel)
+    return opened.options.in_report(call.run())
 
 
 def push_repos(

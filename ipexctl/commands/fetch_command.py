@@ -161,7 +161,7 @@ _MIN_BYTES_FOR_RATE: Final = 1_000_000
 def as_json(result: FetchResult, other_hosts: Sequence[str] = (), also_on: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
-        **encode(result, without=("host", "size", "received")),
+        **encode(result, without=("host", "size", "received", "kept")),
         "host": result.host.name,
         "bytes": result.size,
         "received_bytes": result.received,
@@ -253,7 +253,7 @@ def summary(result: FetchResult) -> str:
     text = f"{format_count(len(result.brought), 'file')}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
     details = [f"{result.unchanged} present already"] if result.unchanged else []
     if result.resumed:
-        details.append(f"{len(result.resumed)} resumed after {readable(result.size - result.received)}")
+        details.append(f"{len(result.resumed)} resumed after {readable(result.kept)}")
     if result.failed:
         details.append(f"{len(result.failed)} failed")
     return f"{result.dest}: {text}" + "".join(f"; {detail}" for detail in details)

@@ -26,13 +26,25 @@ from ipexctl.node.files.call_requests import InspectRequest, PlaceRequest
 from ipexctl.remote.caller import identify_caller
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.remote.node_call import AgentPlace, call
-from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
+from ipexctl.remote.outcome import (
+    BytesMoved,
+    Cancelled,
+    HostError,
+    HostResult,
+    NotStarted,
+    ProgressEvent,
+    Report,
+    Watch,
+    ignore_event,
+)
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
-from ipexctl.text import format_count
+from ipexctl.text import format_count, readable
 
 STORE: Final = "store"
 _NAMED: Final = 3
+_LARGE: Final = 1 << 28
+"""Bytes of a SRC that take longer to read than a question to the hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +102,21 @@ class Push:
     def __post_init__(self) -> None:
         self._found: dict[str, InspectReply] = {}
         self._done: dict[str, PushResult] = {}
+        self._received: dict[str, BytesMoved] = {}
+        """By host, the last event."""
         self._began = time.monotonic()
 
+    def has_room(self) -> bool:
+        """Ask the hosts before a large SRC is read. False if all of them have failed, most for lack of room."""
+        if self.source.manifest.size >= _LARGE:
+            for done in self.opened.each(lambda host, session: self._inspect(host, session, quick=True)):
+                if done.error is not None:
+                    self._fail(done.host, done.error)
+        return len(self._done) < len(self.opened.hosts)
+
     def run(self) -> PushReport:
-        for done in self.opened.each(self._inspect):
+        hosts = [host for host in self.opened.hosts if host.name not in self._done]
+        for done in self.opened.only(hosts).each(self._inspect):
             if done.error is not None:
                 self._fail(done.host, done.error)
             elif done.result is not None:
@@ -187,13 +210,18 @@ class Push:
     def _send(self, hosts: Sequence[Host]) -> None:
         needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
         stores = [self._store_of(host) for host in hosts]
-        transfer = FileTransfer(stores, needs, self.opened, self.facts, self.watch, self.sender)
+        transfer = FileTransfer(stores, needs, self.opened, self.facts, self._on_progress, self.sender)
         arrived = transfer.bring_all(
             self.origin or local_files(self.source.root, self.source.entry_of, in_groups=True), self._fail
         )
         self._each(arrived, lambda host, session: self._place(host, session, transfer))
         failed = {done.host for done in self._done.values() if done.status == "failed"}
         self._each([host for host in hosts if host in failed], self._check_again)
+
+    def _on_progress(self, event: ProgressEvent) -> None:
+        if isinstance(event, BytesMoved):
+            self._received[event.host] = event
+        self.watch(event)
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:
         for done in self.opened.only(hosts).each(work):
@@ -259,6 +287,10 @@ class Push:
 
     def _result_of_error(self, host: Host, error: HostError) -> PushResult:
         path = self._found[host.name].path if host.name in self._found else None
+        if isinstance(error, Cancelled) and (moved := self._received.get(host.name)):
+            reason = "stopped" if isinstance(error, NotStarted) else error.reason
+            of_all = f" of {readable(moved.total)}" if moved.total else ""
+            error = Cancelled(f"{reason}; {readable(moved.done)}{of_all} have arrived")
         return PushResult.of_error(host, error, seconds=self._seconds, path=path)
 
 

@@ -12,11 +12,11 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import UserError, unreadable
 from ipexctl.files.sent_manifest import Manifest, leads_out
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.answer import AgentError
@@ -48,6 +48,25 @@ class PushSource:
         entry = self.manifest.files[sha256]
         return entry._replace(path=self.file_name) if self.is_file else entry
 
+    def hashed(self, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:
+        """Read all files."""
+        base, total, done, lock = os.fsencode(self.root), self.manifest.size, 0, threading.Lock()
+
+        def on_read(size: int) -> None:
+            nonlocal done
+            if cancel.thrown:
+                raise Cancelled("stopped")
+            with lock:
+                done += size
+                on_bytes(done, total)
+
+        def read(entry: ManifestEntry) -> ManifestEntry:
+            path = os.path.join(base, encode_name(entry.path or self.file_name))
+            return entry._replace(content=_hash_of(path, entry.size, on_read)) if entry.kind == "f" else entry
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            return replace(self, manifest=Manifest.of(pool.map(read, self.manifest.entries)))
+
 
 def parse_target(text: str, source: Path) -> tuple[str | None, str]:
     """HOSTS and PATH of `[HOSTS:]PATH`. Raises a UserError for an invalid PATH."""
@@ -69,13 +88,12 @@ def parse_target(text: str, source: Path) -> tuple[str | None, str]:
     return hosts, path
 
 
-def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:
+def list_source(source: Path) -> PushSource:
+    """SRC without hashes: names and sizes."""
     try:
         status = source.stat()
     except OSError as error:
-        raise UserError(
-            f"{source}: {error.strerror or error}", fix="name a file or a directory that is there"
-        ) from None
+        raise unreadable(error, str(source), "name a file or a directory that is there") from None
     source = source.resolve()
     if stat.S_ISREG(status.st_mode):
         found = [ManifestEntry("", "f", stat.S_IMODE(status.st_mode), status.st_size, "")]
@@ -87,25 +105,7 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
     else:
         raise UserError(f"{source} is neither a file nor a directory")
     _check_symlinks(source, found)
-    total, done, lock = sum(entry.size for entry in found), 0, threading.Lock()
-
-    def on_read(size: int) -> None:
-        nonlocal done
-        if cancel.thrown:
-            raise Cancelled("stopped")
-        with lock:
-            done += size
-            on_bytes(done, total)
-
-    def hashed(entry: ManifestEntry) -> ManifestEntry:
-        if entry.kind != "f":
-            return entry
-        path = os.path.join(os.fsencode(source), encode_name(entry.path)) if entry.path else os.fsencode(source)
-        return entry._replace(content=_hash_of(path, entry.size, on_read))
-
-    with ThreadPoolExecutor(_READERS) as pool:
-        entries = list(pool.map(hashed, found))
-    return PushSource(root, Manifest.of(entries), file_name)
+    return PushSource(root, Manifest.of(found), file_name)
 
 
 def _walk(source: bytes) -> Iterator[ManifestEntry]:
@@ -174,4 +174,4 @@ def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
 
 
 def _unreadable(error: OSError, path: bytes) -> UserError:
-    return UserError(f"{os.fsdecode(error.filename or path)}: {error.strerror or error}", fix="make it readable")
+    return unreadable(error, os.fsdecode(error.filename or path), "make it readable")

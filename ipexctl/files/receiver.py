@@ -41,7 +41,8 @@ class Receiver:
     ) -> None:
         self.source = ""
         self.brought: list[str] = []
-        self.resumed: list[str] = []
+        self.resumed: dict[str, int] = {}
+        """Path of a file → its bytes that had arrived before."""
         self.failed: list[FileFailure] = []
         self.left_out: list[FileFailure] = []
         self.older: list[str] = []
@@ -203,7 +204,7 @@ class Receiver:
             self._is_skipped = True
             self._fail(entry, error)
         if place.offset:
-            self.resumed.append(entry.path)
+            self.resumed[entry.path] = place.offset
 
     def _finish(self, event: Reply) -> None:
         assert self.destination is not None

@@ -52,6 +52,8 @@ class FetchResult(HostResult):
     received: int = 0
     """Bytes transferred: fewer if a part was present."""
     resumed: tuple[str, ...] = ()
+    kept: int = 0
+    """Bytes of resumed files that had arrived before."""
     failed: tuple[FileFailure, ...] = ()
     left_out: tuple[FileFailure, ...] = ()
     """Entries that are no file, directory or link."""

@@ -235,9 +235,11 @@ class Distributor:
         for route, name, transfer in self._routes():
             try:
                 transfer(delivery)
-            except (Cancelled, TimedOut):
+            except Cancelled:
                 raise
             except HostError as error:
+                if isinstance(error, TimedOut) and route == "here":
+                    raise
                 failures[name] = error.reason
                 fix = error.fix
                 delivery.find_missing()
@@ -274,10 +276,10 @@ class Distributor:
             is_source = server is self._servers[0]
             try:
                 server.send(delivery)
-            except (Cancelled, TimedOut, Unreachable):
+            except (Cancelled, Unreachable):
                 raise
             except HostError as error:
-                # Any other error may be the client's fault.
+                # Any other error, such as no byte for the time allowed, may be the client's fault.
                 server.failed = server.failed or isinstance(error, (PeerUnreachable, DamagedFile))
                 if is_source:
                     self._failures += isinstance(error, PeerUnreachable)

@@ -16,7 +16,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import Cancelled, HostError, HostResult
+from ipexctl.remote.outcome import HostError, HostResult, NotStarted
 from ipexctl.remote.session import Session
 
 
@@ -89,7 +89,7 @@ def fan_out(
                 return
             try:
                 if cancel.thrown:
-                    raise Cancelled("not started")
+                    raise NotStarted("not started")
                 finished.put(Outcome(item, work(item)))
             except HostError as error:
                 finished.put(Outcome(item, None, error))

@@ -124,6 +124,10 @@ class Cancelled(HostError):
     """The command was cancelled; its processes were ended."""
 
 
+class NotStarted(Cancelled):
+    """The command was cancelled before this step of it began."""
+
+
 class AgentEnded(HostError):
     """The agent exited before its answer; `how` says whether it was killed or its Python failed."""
 

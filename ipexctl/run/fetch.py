@@ -259,6 +259,7 @@ def _receive_once(
 
 def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
     brought = tuple(dict.fromkeys(name for part in parts for name in part.brought))
+    resumed = {name: at for part in parts for name, at in part.resumed.items() if name in brought}
     last = parts[-1]
     unsent = [FileFailure(name, "it wasn't sent") for name in last.unsent]
     failed = tuple(dict.fromkeys((*last.failed, *unsent)))
@@ -273,7 +274,8 @@ def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], second
         unchanged=len(set(last.unchanged) - set(brought)),
         size=sum(part.size for part in parts),
         received=sum(part.received for part in parts),
-        resumed=tuple(dict.fromkeys(name for part in parts for name in part.resumed if name in brought)),
+        resumed=tuple(resumed),
+        kept=sum(resumed.values()),
         failed=failed,
         left_out=tuple(last.left_out),
         older=tuple(name for name in last.older if name not in missing),

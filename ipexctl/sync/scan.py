@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ipexctl import errors
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import composed_name
 from ipexctl.files.sent_manifest import leads_out
@@ -192,10 +193,8 @@ def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.st
 
 
 def unreadable(error: OSError, path: bytes) -> UserError:
-    name = os.fsdecode(error.filename or path)
-    return UserError(
-        f"{name}: {error.strerror or error}", fix="make it readable, or leave it out: --exclude or .ipexctlignore"
-    )
+    fix = "make it readable, or leave it out: --exclude or .ipexctlignore"
+    return errors.unreadable(error, os.fsdecode(error.filename or path), fix)
 
 
 class LargeEntry(NamedTuple):

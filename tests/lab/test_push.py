@@ -20,6 +20,7 @@ from ipexctl.addons.lab.faults import break_host, mend_host
 from ipexctl.addons.lab.lab_plan import LabSpec
 from ipexctl.addons.lab.lab_record import Lab
 from lab_helpers import on_host
+from message_data import missing
 
 LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -108,8 +109,9 @@ def test_push_goes_on_after_its_connection_was_cut_and_after_ctrl_c(hosts: Lab, 
                 subprocess.run(["ss", "-K", "dst", first.address, "dport", "=", "22"], capture_output=True, check=True)
             else:
                 pushing.send_signal(2)
-            pushing.communicate(timeout=60)
+            _, said = pushing.communicate(timeout=60)
             assert pushing.returncode == (3 if after == 5 * MB else 130)
+            assert missing(said, "node1 24.0 MB have arrived") == [] or after == 5 * MB
             assert not on_host(first, "ls data/model.bin 2>/dev/null || true")
     before = crossed(hosts)
     found = document(hosts, model, "node[1-2]:data/")
@@ -129,6 +131,11 @@ def test_host_that_is_full_or_away_leaves_the_others_alone(hosts: Lab, corpus: P
     assert statuses(found) == {"node1": "changed", "node2": "failed", "node3": "unreachable", "node4": "changed"}
     assert "full" in found["hosts"][1]["reason"]
     assert on_host(hosts.hosts[3], SUMS.format("data/corpus")) == sums(corpus)
+    sparse = corpus.parent / "sparse"
+    sparse.touch()
+    os.truncate(sparse, 10**15)
+    found = document(hosts, sparse, "node[1,4]:data/", rc=1)  # before it is read
+    assert ["1000000.0 GB more needed" in host["reason"] for host in found["hosts"]] == [True, True]
 
 
 def test_one_host_writes_a_directory_that_all_see(make_lab: Callable[[LabSpec], Lab], corpus: Path) -> None:

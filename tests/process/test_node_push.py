@@ -21,6 +21,7 @@ from ipexctl.node.common.home import MARK
 from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.node.files.push import PREFIX
 from ipexctl.node.files.store import MINIMUM_KEPT
+from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
 LARGE = os.urandom(3_000_001)
@@ -343,8 +344,11 @@ def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Sign
 
 
 @pytest.mark.parametrize(("repos", "fix"), [("", "name another PATH"), (REPO, "--home DIR")])
-def test_a_full_disk_names_the_place_to_choose_anew(target: Target, repos: str, fix: str) -> None:
-    found = target.inspect([ROOT, ["a.bin", "f", 0o644, 1 << 60, "a" * 64]], repos=repos)
+@pytest.mark.parametrize("asks", ["", "quick", "dry_run"])
+def test_a_full_disk_names_the_place_to_choose_anew(target: Target, repos: str, fix: str, asks: str) -> None:
+    """`quick`: before the files are read, so without their hashes."""
+    rows = [ROOT, ["a.bin", "f", 0o644, 1 << 60, "" if asks == "quick" else "a" * 64]]
+    found = target.inspect(rows, repos=repos, quick=asks == "quick", dry_run=asks == "dry_run")
     assert "the disk is full" in found.reason
     assert fix in fix_from_json(found.last["fix"])
     assert repos or list(target.account.iterdir()) == []  # nothing that a push to another PATH would leave
@@ -366,6 +370,16 @@ def test_a_disk_that_takes_no_more_files_is_shown_with_its_path(
     assert f"{disk}: " in found.reason or f"{disk}/.ipexctl-push-" in found.reason
     assert ("no inodes" in found.reason) == ("inodes" in options)
     assert fix in fix_from_json(found.last["fix"])
+
+
+def test_a_disk_with_too_few_inodes_is_told_before_anything_is_made(
+    target: Target, mounted: Callable[[str], Path]
+) -> None:
+    disk = mounted("nr_inodes=12")
+    rows = [ROOT, *([f"{number}", "f", 0o644, 1, ""] for number in range(40))]
+    found = target.inspect(rows, str(disk / "data"), quick=True)
+    assert missing(found.reason, f"{disk}: inodes 40 more files") == []
+    assert list(disk.iterdir()) == []
 
 
 def test_uninstall_removes_what_pushes_wrote_and_nothing_else(target: Target) -> None:

@@ -275,6 +275,13 @@ def test_a_process_that_is_no_rank_of_the_run_is_not_looked_at(started: ExitStac
         inspect_suspect({"home": "/nowhere", "id": "train-1", "pid": other}, None)
 
 
+WAITS_FOR_A_PROCESSOR = """
+import time
+began = time.monotonic()
+while time.monotonic() - began - time.process_time() < 1.5: pass
+"""
+
+
 def test_time_without_a_processor_does_not_count_as_a_programs_own() -> None:
     delays, spin = Delays(), [sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(spin) for _ in range(4 * (os.cpu_count() or 1))]
@@ -282,7 +289,7 @@ def test_time_without_a_processor_does_not_count_as_a_programs_own() -> None:
         delays.seconds()
         time.sleep(2)
         assert delays.seconds() > 0.5  # three of four wait at any time
-        slow = Child([sys.executable, "-c", "[i * i for i in range(3_000_000)]"], dict(os.environ))
+        slow = Child([sys.executable, "-c", WAITS_FOR_A_PROCESSOR], dict(os.environ))
         assert watch([slow], 1.0)
     finally:
         for process in busy:

@@ -12,7 +12,7 @@ from sync_helpers import LOCAL_HOST, LocalConnector
 
 from ipexctl.files.file_transfer import FileTransfer
 from ipexctl.files.push_files import Push, PushOptions, PushReport
-from ipexctl.files.push_source import PushSource, read_source
+from ipexctl.files.push_source import PushSource, list_source
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import ignore_event
@@ -21,7 +21,7 @@ LARGE = bytes(range(256)) * 8000
 
 
 def read(source: Path) -> PushSource:
-    return read_source(source, ignore_event, Cancel())
+    return list_source(source).hashed(ignore_event, Cancel())
 
 
 def push(source: PushSource, path: Path) -> PushReport:

@@ -18,6 +18,7 @@ from attach_helpers import IGNORE_TERM_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
 from ipexctl.homes.registry import RunRegistry
+from ipexctl.node.common.processes import command_lines
 from message_data import missing
 
 pytestmark = pytest.mark.signals
@@ -193,6 +194,26 @@ def test_a_signal_ends_a_call_whose_threads_hang(number: signal.Signals, cleans:
         process.send_signal(number)
         assert process.wait(30) == 128 + number
     assert time.monotonic() - began >= least
+
+
+@pytest.mark.needs("ssh")
+@pytest.mark.parametrize("line", ['Match exec "sleep 300.{mark}"', "Include {pipe}"])
+def test_a_signal_ends_ssh_that_does_not_answer_about_its_config(tmp_path: Path, line: str) -> None:
+    config, pipe, mark = tmp_path / "config", tmp_path / "pipe", os.getpid()
+    os.mkfifo(pipe)
+    config.write_text(line.format(mark=mark, pipe=pipe))
+
+    def left() -> list[int]:
+        words = (str(config).encode(), b"300.%d" % mark)
+        return [pid for pid, argv in command_lines() if pid != call.pid and any(word in argv for word in words)]
+
+    argv = [*IPEXCTL, "exec", "--hosts", "host.invalid", "--ssh-config", str(config), "--", "true"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE) as call:
+        wait_until(lambda: len(left()) >= 1 + ("300" in line), 20)
+        call.send_signal(TERM)
+        _, err = call.communicate(timeout=30)
+    assert call.returncode == 143, err
+    wait_until(lambda: not left(), 5)
 
 
 def filled_pipe(process: subprocess.Popen[bytes], reader: int) -> None:

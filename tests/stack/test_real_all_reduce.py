@@ -265,18 +265,24 @@ def test_ranks_that_get_different_sums_end(training: Training) -> None:
 @pytest.mark.parametrize(
     ("attack", "ends"),
     [
-        ("on for the first host alone", "failed"),
-        ("on for the second host alone", "failed"),
-        ("no decision", "left to gloo"),
-        ("types", "failed or shared"),
-        ("tables", "shared"),
-        ("places", "failed, shared or left to gloo"),
+        ("on for the first host alone", ["failed"]),
+        ("on for the second host alone", ["failed"]),
+        ("no decision", ["left to gloo"]),
+        ("types", ["failed", "shared"]),
+        ("tables", ["shared"]),
+        ("places", ["failed", "shared", "left to gloo"]),
     ],
 )
 def test_a_stranger_in_the_store_does_not_make_hosts_train_apart(
-    training: Training, attack: str, ends: str, options: tuple[str, ...]
+    training: Training, attack: str, ends: list[str], options: tuple[str, ...]
 ) -> None:
-    """A host that is not in the run writes there while the ranks agree; the second host reads later than the first."""
+    """A host that is not in the run writes there while the ranks agree; the second host reads later than the first. On
+    a busy machine it may come too late, and a rank may answer too late, which is safe: the attack is tried again."""
+    assert any(attacked(training, attack, options) in ends for _ in range(3))
+
+
+def attacked(training: Training, attack: str, options: tuple[str, ...]) -> str:
+    """How a run ended that a stranger attacked, after a check that no ranks trained apart."""
     first, other = training.lab.hosts[0], training.lab.hosts[3]
     port, ranks = 20000 + os.getpid() % 12000, 2 * int(options[1])
     subprocess.run([*ssh_argv(other), "cat >stranger.py"], input=STRANGER.read_bytes(), check=True, timeout=20)
@@ -284,16 +290,15 @@ def test_a_stranger_in_the_store_does_not_make_hosts_train_apart(
     with subprocess.Popen([*ssh_argv(other), shlex.join(argv)], stdout=subprocess.PIPE, text=True) as stranger:
         ran = run_all_reduce(training, ("-n", ranks, *options, "--master-port", port), "attacked")
         assert stranger.communicate(timeout=60)[0] == "attacked\n", ran.err
-    rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
-    if ends == "failed" or (ends.startswith("failed") and ran.rc):
+    if ran.rc:
         assert ran.rc == 1, ran.err + ran.out
         assert "; fix: add --allreduce backend" in ran.err
-        return
-    assert ran.rc == 0, ran.err + ran.out
+        return "failed"
+    rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
     assert len(rows) == ranks
     assert len({row["digest"] for row in rows}) == 1, ran.out
     (way,) = {"shared" if row["buckets"] else "left to gloo" for row in rows}
-    assert way in ends
+    return way
 
 
 def test_a_slow_network_is_measured_and_its_advice_shown(training: Training, tmp_path: Path) -> None:

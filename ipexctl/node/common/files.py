@@ -203,12 +203,17 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
             os.chmod(directory, 0o700)
 
 
-def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> AgentError:
-    free, status = free_space(path), os.statvfs(path)
-    figures = f"{format_size(needed)} more needed, {format_size(free)} free"
-    if status.f_files and not status.f_favail:  # btrfs has no figures
-        figures = "no inodes are left for more files"
+def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX, *, files: int = 1) -> AgentError:
+    figures = f"{format_size(needed)} more needed, {format_size(free_space(path))} free"
+    if not has_room(path, 0, files):
+        more = f"{files:,} more" if files > 1 else "more"
+        figures = f"{os.statvfs(path).f_favail or 'no'} inodes are left for {more} files"
     return AgentError(f"{path}: the disk is full: {figures}", fix)
+
+
+def has_room(path: str, size: int, files: int = 1) -> bool:
+    status = os.statvfs(path)
+    return size <= free_space(path) and (files <= status.f_favail or not status.f_files)  # btrfs has no figures
 
 
 def free_space(path: str | int) -> int:

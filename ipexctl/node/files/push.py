@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
-from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
+from ipexctl.node.common.files import encode_name, explain_full_disk, has_room, sha256_of_open
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, enter_named
 from ipexctl.node.common.home import check_home, home_of, make_home
@@ -204,11 +204,13 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
     is_refused = bool(found.entries("refuse all"))
     differing = [row.path for row in found.in_state("unknown", *(() if is_refused else ("written",)))]
     directory = token = digest = ""
-    if not is_refused and lacking and not request["dry_run"] and not request["quick"]:
+    only_asks = request["dry_run"] or request["quick"]
+    if not is_refused and lacking:
         name = own_directory(path, request["repos"])
         _check_room(GuardedDirectory.of(there), name, lacking)
-        directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"])
-    elif not lacking and not blocked and not request["dry_run"] and not request["quick"]:
+        if not only_asks:
+            directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"])
+    elif not lacking and not blocked and not only_asks:
         _remove_leftovers(GuardedDirectory.of(there), own_directory(path, request["repos"]), rows)
     names = [row.path for row in lacking if row.kind != "d"]
     same = sum(row.kind != "d" for row in found.in_state("equal"))
@@ -271,11 +273,13 @@ def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
 
 def _check_room(above: GuardedDirectory, name: bytes, lacking: list[ManifestEntry]) -> None:
     """Raise an AgentError if the disk has no room for the files, before anything is made there."""
-    needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
+    sizes = {row.content or row.path: row.size for row in lacking if row.kind == "f"}
+    stored: list[int] = []
     with contextlib.suppress(FileNotFoundError), enter_own(above, name) as directory:
-        needed -= sum(status.st_size for status in _stored(directory))
-    if needed > free_space(above.anchor):
-        raise explain_full_disk(above.path, needed)
+        stored += (status.st_size for status in _stored(directory))
+    needed, files = sum(sizes.values()) - sum(stored), len(sizes) - len(stored)
+    if not has_room(above.anchor, needed, files):
+        raise explain_full_disk(above.path, needed, files=files)
 
 
 def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[str, str, str]:

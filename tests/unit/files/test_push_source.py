@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.files.push_source import parse_target, read_source
+from ipexctl.files.push_source import list_source, parse_target
 from ipexctl.node.files.push import PREFIX
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
@@ -43,7 +43,7 @@ def test_directory_is_listed_with_everything_in_it(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("sub/.git/a")
     (tmp_path / f"{PREFIX}0").mkdir()
     seen: list[tuple[int, int]] = []
-    source = read_source(tmp_path, lambda done, total: seen.append((done, total)), Cancel())
+    source = list_source(tmp_path).hashed(lambda done, total: seen.append((done, total)), Cancel())
     kinds = {entry.path: entry.kind for entry in source.manifest.entries}
     assert kinds == {"": "d", ".env": "f", "empty": "d", "link": "l", "sub": "d", "sub/.git": "d", "sub/.git/a": "f"}
     assert seen[-1] == (7, 7)
@@ -54,7 +54,7 @@ def test_directory_is_listed_with_everything_in_it(tmp_path: Path) -> None:
 def test_file_has_no_name_in_the_list(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_text("x")
     (tmp_path / "link").symlink_to("model.bin")
-    source = read_source(tmp_path / "link", no_bytes, Cancel())
+    source = list_source(tmp_path / "link").hashed(no_bytes, Cancel())
     (entry,) = source.manifest.entries
     assert (entry.path, source.is_file) == ("", True)
     assert (source.root / source.entry_of(entry.content).path).read_text() == "x"
@@ -65,11 +65,11 @@ def test_link_by_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     source.mkdir()
     (source / "here").symlink_to(".")
     (source / "b").symlink_to("here/here/c")
-    read_source(source, no_bytes, Cancel())
+    list_source(source).hashed(no_bytes, Cancel())
     (tmp_path / "real").mkdir()
     (source / "out").symlink_to(tmp_path / "real")
     with pytest.raises(UserError, match="out"):
-        read_source(source, no_bytes, Cancel())
+        list_source(source).hashed(no_bytes, Cancel())
 
 
 def test_reading_ends_when_it_is_cancelled(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_reading_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     cancel = Cancel()
     cancel.throw()
     with pytest.raises(Cancelled):
-        read_source(tmp_path, no_bytes, cancel)
+        list_source(tmp_path).hashed(no_bytes, cancel)
 
 
 @pytest.mark.parametrize("swapped", ["sub", "sub/z"])
@@ -100,4 +100,4 @@ def test_link_that_is_made_while_files_are_read_is_not_followed(
             (source / swapped).symlink_to(secret / swapped)
 
     with pytest.raises(UserError, match=swapped):
-        read_source(source, swap, Cancel())
+        list_source(source).hashed(swap, Cancel())

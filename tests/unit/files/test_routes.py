@@ -31,7 +31,7 @@ from ipexctl.node.files.tree import generations
 from ipexctl.node.files.tree_upload import put_into
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
-from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, ignore_event
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import CommandEnd
 
@@ -168,6 +168,26 @@ def test_target_waits_for_a_busy_server_until_the_call_is_stopped() -> None:
         bringing.join(3)
         assert not bringing.is_alive()
     assert routes_taken == []
+
+
+def test_a_target_whose_server_has_died_is_fed_by_the_source_before_its_own_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, dead, target = (StoreLocation(Host(name, name), "python3", "/h/w", f"10.0.0.{name}") for name in "123")
+    asked = []
+
+    def send(server: routes.Server, delivery: routes.Delivery) -> None:
+        asked.append(server._client.location.host.name)
+        if server._client.location is dead:
+            raise TimedOut("timed out after 60 s")
+
+    monkeypatch.setattr(routes.Server, "send", send)
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
+        distributor = Distributor(pool, source, FILES, timeout=60)
+        for location in (source, dead):
+            distributor._add_server(StoreClient(location, FakeSession(location.host)))
+        distributor._from_server(distributor._delivery(target, FakeSession(target.host), FILES))
+    assert asked == ["2", "1"]
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

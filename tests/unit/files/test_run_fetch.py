@@ -242,6 +242,7 @@ def test_fetch_is_resumed_after_a_lost_connection(there: Path, out: Path, monkey
     assert out.read_bytes() == content
     assert done.resumed == ("out",)
     assert done.received == len(content)
+    assert 5_000_000 < done.kept < 6_000_000  # when the third connection resumed it
     assert link.moved < len(content) + 1_000_000
 
 

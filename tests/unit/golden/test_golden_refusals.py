@@ -29,13 +29,12 @@ from ipexctl.addons.lab.lab_system import lab_problem
 from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
-from ipexctl.files.push_source import parse_target, read_source
+from ipexctl.files.push_source import list_source, parse_target
 from ipexctl.hosts.host import Host, check_user, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hub.hugging_face import parse_repo
 from ipexctl.node.common.fix import ipexctl_command
 from ipexctl.projects.root import describe_root_problem, path_problem
-from ipexctl.remote.cancel import Cancel
 from ipexctl.run.start.start_project import locate_project
 from ipexctl.sync.project import read_project
 from ipexctl.sync.scan import check_size, scan_project
@@ -266,11 +265,11 @@ def sources(base: Path) -> Iterator[Case]:
         source = base / f"source{number}"
         (source / "sub").mkdir(parents=True)
         (source / "way").symlink_to(target)
-        yield refusal(f"push a link to {target}", read_source, source, lambda *_: None, Cancel(), at=base)
+        yield refusal(f"push a link to {target}", list_source, source, at=base)
     (base / "pipe").mkdir()
     os.mkfifo(base / "pipe/pipe")
     for name in ("pipe", "none"):
-        yield refusal(f"push {name}", read_source, base / name, lambda *_: None, Cancel(), at=base)
+        yield refusal(f"push {name}", list_source, base / name, at=base)
     for file, text in ((".ipexctlignore", "z\n!\n"), (".gitignore", "x\n" + "/**/a" * 40 + "\n")):
         put(base / file[1:], file, text)
         yield refusal(f"a pattern of {file}", scan_project, base / file[1:], at=base)
