@@ -33,27 +33,27 @@ def _is_split_with(node: NodeLayout, ranks: int) -> bool:
 
 
 def choices(context: LaunchContext) -> Iterator[str]:
-    earlier = context.gathered.earlier_memory
+    yield from _by_text(context, partial(_hbm, context, is_enough=True))
 
-    def memory(node: NodeLayout) -> str:
-        share = node.binding.hbm
-        if not share:
-            return ""
-        numbers = CpuList.of(number for area in node.cores.areas for number in area.hbm)
-        about = f"memory of ranks on {{}}: {share / 2**30:.3g} GiB of HBM for each (flat mode, NUMA nodes {numbers})"
-        if earlier is not None and earlier.size > share:
-            size = f"{earlier.size / 2**30:.3g} GiB of a rank in run {earlier.run}"
-            return f"{about}, too little for the {size}: DDR is used"
-        return f"{about} before DDR, because HBM has more bandwidth; what does not fit goes to DDR"
 
-    yield from _by_text(context, memory)
+def _hbm(context: LaunchContext, node: NodeLayout, *, is_enough: bool) -> str:
+    """Describe the HBM that ranks use or, unless it is enough, leave because an earlier run needed more."""
+    share, earlier = node.binding.hbm, context.gathered.earlier_memory
+    if not share or is_enough != (earlier is None or earlier.size <= share):
+        return ""
+    numbers = CpuList.of(number for area in node.cores.areas for number in area.hbm)
+    about = f"memory of ranks on {{}}: {share / 2**30:.3g} GiB of HBM for each (flat mode, NUMA nodes {numbers})"
+    if earlier is not None and not is_enough:
+        size = f"{earlier.size / 2**30:.3g} GiB of a rank in run {earlier.run}"
+        return f"{about}, too little for the {size}: DDR is used"
+    return f"{about} before DDR, because HBM has more bandwidth; what does not fit goes to DDR"
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
     best = min(default_ranks(node.facts.cpu) for node in context.nodes)
     is_by_cores = context.gathered.asked.bind in ("auto", "cores") and not context.bound_by_mpi
     by_cores = (_without_rank, partial(_straddling, best)) if is_by_cores else ()
-    for text_of in (_without_memory, *by_cores, _old_kernel):
+    for text_of in (_without_memory, partial(_hbm, context, is_enough=False), *by_cores, _old_kernel):
         yield from _by_text(context, text_of)
 
 
