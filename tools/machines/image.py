@@ -24,8 +24,8 @@ _PACKAGES: Final = "openssh-server,python3,tar,numactl,iproute2,util-linux,procp
 _NATIVE_PACKAGES: Final = "systemd,systemd-sysv,dbus,libpam-systemd,python3-venv,iputils-ping,ca-certificates"
 """Not on arm64, whose packages are set up in emulation."""
 _MODULES: Final = ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_rng")
-_SIZE: Final = "8G"
-"""Of the filesystem, which is sparse."""
+_SIZE: Final = "16G"
+"""Of the filesystem, which is sparse. PyTorch with CUDA takes 8, and an index may have no other."""
 _INIT: Final = """\
 #!/bin/busybox sh
 export PATH=/bin

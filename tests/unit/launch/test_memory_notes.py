@@ -9,7 +9,7 @@ import pytest
 from launch_helpers import cpu, machine, plan, request
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.system_facts import Memory
+from ipexctl.facts.system_facts import Limits, Memory
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
@@ -39,6 +39,8 @@ def notes(memory: Memory, ranks: int, earlier: EarlierMemory | None = None) -> l
         (FREE, 100, "100 ranks node[1-2] 220 MB torch --ppn"),
         (FREE, 40, None),
         (FREE._replace(limit=4 * GB), 10, "10 ranks 400 MB"),
+        (FREE._replace(available=4 * TORCH_START - 1), 2, "2 ranks 440 MB"),
+        (FREE._replace(available=4 * TORCH_START), 2, None),
         (FREE._replace(available=TORCH_START), 1, None),  # one rank is no choice
         (Memory(), 100, None),  # not known
     ],
@@ -55,6 +57,13 @@ def test_what_a_rank_took_in_an_earlier_run_counts_for_more() -> None:
     assert missing(found, "4 ranks node[1-2] 24.0 GB 6.0 GB train-1120-174210-5c1e 22.0 GB --ppn") == []
     assert notes(FREE, 3, earlier) == []
     assert notes(FREE, 100, EarlierMemory(200_000_000, "x")) == []
+
+
+@pytest.mark.parametrize(("left", "is_noted"), [(33, True), (34, False), (None, False)])
+def test_threads_that_the_cgroup_does_not_allow_are_noted(left: int | None, is_noted: bool) -> None:
+    hosts = machine(cpu(16), 1), machine(cpu(16), 2, limits=Limits(pids_left=left))
+    found = [note for note in plan(*hosts, ppn=2).notes if "pids.max" in note]  # 8 threads a rank
+    assert [missing(note, "2 ranks node2 34 33 --ppn TasksMax") for note in found] == [[]] * is_noted
 
 
 @pytest.mark.parametrize(

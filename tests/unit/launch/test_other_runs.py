@@ -74,7 +74,7 @@ def test_the_plan_has_the_other_runs_and_the_cores_that_both_use(busy: tuple[int
     ]
     (note,) = notes_on(found.other_runs, 100.0)
     assert "other-1" in note
-    assert (f"cores {shared} " in note) == bool(shared)
+    assert (f"cores {shared} " in note) == ("slow one another" in note) == bool(shared)
 
 
 def test_a_host_without_ranks_of_this_run_does_not_count() -> None:

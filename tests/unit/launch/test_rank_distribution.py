@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch_helpers import counts, cpu, machine, plan, refusal
+from launch_helpers import counts, cpu, eth, machine, plan, refusal
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu, CpuList
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system_facts import System
 from ipexctl.hosts.host import Host
 from ipexctl.launch.launch_context import RankDistribution
 from ipexctl.launch.rank_distribution import distribute_ranks
+from message_data import missing
 
 BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)
 
@@ -81,6 +84,16 @@ def test_ranks_are_numbered_host_after_host() -> None:
     assert [(rank.rank, rank.local_rank, rank.host) for rank in found.ranks] == [
         (0, 0, "node1"), (1, 1, "node1"), (2, 2, "node1"), (3, 0, "node2"), (4, 1, "node2"),
     ]  # fmt: skip
+
+
+def test_names_of_one_machine_are_noted() -> None:
+    def host(at: int, boot: str | None, mac: str) -> Facts:
+        nic = eth("eth0", f"10.1.0.{at}")._replace(mac=mac)
+        return machine(cpu(16), at, nics=(nic,), system=System(boot=boot))
+
+    hosts = host(1, "b1", "02:1"), host(2, "b1", "02:2"), host(3, "b1", "02:1"), host(4, None, "02:1")
+    found = [note for note in plan(*hosts, host(5, None, "02:1")).notes if "one machine" in note]
+    assert [missing(note, "node[1,3] cores") for note in found] == [[]]
 
 
 def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
