@@ -234,7 +234,7 @@ def _nodes(
         facts = gathered.facts[host.name]
         address = "127.0.0.1" if len(ranks_per_host) == 1 else gathered.addresses[host.name]
         word = address if is_loopback(host.name.lower()) else host.name
-        if (len(ranks_per_host) == 1 or host is gathered.hosts[0]) and ":" not in address:
+        if host is gathered.hosts[0] and ":" not in address:
             word = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         ranks = ranks_per_host[host.name]
