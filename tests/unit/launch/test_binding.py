@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, machine, plan
 
-from ipexctl.facts.cpu import Cpu, CpuList
+from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.launch.topology import Binding, bind, cores_of, recommended_layout
 from message_data import missing
 
@@ -124,6 +124,10 @@ def test_memory_is_of_the_nodes_that_the_cpuset_allows() -> None:
     assert cores(closed) == ["0-3", "4-7"]
     assert [slot.memory for slot in closed.slots] == [(0,), (0,)]
     assert [slot.memory for slot in bound(both._replace(mems=CpuList((0, 1))), 2).slots] == [(0,), (1,)]
+    near, far = CpuList.of(range(4)), CpuList.of(range(4, 8))
+    twins = tuple(NumaNode(at, cpus, 1 << 30) for at, cpus in enumerate((near, near, far)))
+    closed = bound(cpu(8, sockets=2, threads=1, numa=twins, mems=CpuList((0, 2))), 2)
+    assert [slot.memory for slot in closed.slots] == [(0,), (2,)]
 
 
 def test_more_ranks_than_cores_share_all_cores_with_a_note() -> None:

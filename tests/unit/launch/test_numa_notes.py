@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from launch_helpers import counts, cpu, machine, plan
 
-from ipexctl.facts.cpu import NumaNode
+from ipexctl.facts.cpu import CpuList, NumaNode
 from ipexctl.launch.request import EarlierMemory
 from ipexctl.node.common.plan import Plan
 from message_data import missing
@@ -70,7 +70,7 @@ def test_ranks_that_straddle_numa_nodes_are_noted(what: Any, options: dict[str, 
 def test_hbm_that_was_too_little_in_an_earlier_run_is_left_with_a_note(
     earlier_gib: int | None, memory: tuple[int, ...], noted: bool
 ) -> None:
-    ddr = NumaNode(0, cpu(56).allowed_cpus, 252 << 30)
+    ddr = NumaNode(0, CpuList.of(range(112)), 252 << 30)
     xeon_max = cpu(56, model_name="Intel(R) Xeon(R) CPU Max 9480", numa=(ddr, NumaNode(1, memory=64 << 30)))
     earlier = EarlierMemory(earlier_gib << 30, "calm-otter") if earlier_gib else None
     found = plan(machine(xeon_max), earlier_memory=earlier)
