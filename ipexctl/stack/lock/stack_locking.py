@@ -170,6 +170,16 @@ def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping
     return f"{what} for torch with CUDA, and the hosts get torch {torch}: importing {names} would fail", fix
 
 
+def unneeded_lines(request: InstallRequest, names: Iterable[str]) -> tuple[str, ...]:
+    """Lines of lists with these packages, unless an import of the script needs them. Pure."""
+    if request.needed is None:
+        return ()
+    of_script = {name for each in request.needed for name in known_packages().get(each, (each,))}
+    left = {*map(canonicalize_name, names)} - {canonicalize_name(project_of(name)) for name in of_script}
+    listed = (line for line in request.env.packages if line in request.origins)
+    return tuple(line for line in listed if canonicalize_name(Requirement(line).name) in left)
+
+
 def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> str:
     return Fix(
         "build from source, which runs the code of {names} on {machine}: {line}",
@@ -431,7 +441,11 @@ class _Locking:
         with context.timed("", "made the lock"):
             lock = self._make(plan, index_answer, maker, bound)
         held = context.extended.packages if context.extended is not None else {}
-        if problem := built_for_another_torch(lock, index_answer, held):
+        problem = built_for_another_torch(lock, index_answer, held)
+        if problem is not None and self._leave_out_lines({*_FOR_ONE_TORCH} & {*lock.packages}, problem[0]):
+            lock = self._make(plan, index_answer, maker, bound)
+            problem = built_for_another_torch(lock, index_answer, held)
+        if problem is not None:
             raise HostError(*problem)
         if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)
@@ -613,25 +627,23 @@ class _Locking:
         return [*filter(None, (note_on_older(lines, lock.packages, found, plan.python),))]
 
     def _leave_out(self, error: LacksPackage | LacksVersion, plan: StackPlan) -> bool:
-        """True if lines of lists that need this package are left out now, as no import of the script needs theirs."""
-        context, request = self.context, self.context.request
-        modules = request.needed if request.needed is not None else ()
-        of_script = {name for each in modules for name in known_packages().get(each, (each,))}
-        needed = {canonicalize_name(project_of(name)) for name in of_script}
+        """True if lines of lists that need this package are left out now."""
         pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(error.package)}"
-        names = {canonicalize_name(name) for name in (error.package, *re.findall(pattern, error.reason))} - needed
-        listed = [line for line in request.env.packages if line in request.origins]
-        lines = [line for line in listed if canonicalize_name(Requirement(line).name) in names]
-        if request.needed is None or not lines:
+        names = {error.package, *re.findall(pattern, error.reason)}
+        if isinstance(error, LacksWheel):
+            why = f"{error.package} has no wheel for Python {plan.python}"
+            return self._leave_out_lines(names, why, build=f"; to build it: --build {error.package}")
+        return self._leave_out_lines(names, f"no index has that version of {error.package}")
+
+    def _leave_out_lines(self, names: Collection[str], why: str, *, build: str = "") -> bool:
+        """True if lines of lists with these packages are left out now."""
+        context, request = self.context, self.context.request
+        if not (lines := unneeded_lines(request, names)):
             return False
         packages = tuple(line for line in request.env.packages if line not in lines)
         context.request = replace(
             request, env=replace(request.env, packages=packages), left_out=(*request.left_out, *lines)
         )
-        name, build = error.package, ""
-        why = f"no index has that version of {name}"
-        if isinstance(error, LacksWheel):
-            why, build = f"{name} has no wheel for Python {plan.python}", f"; to build it: --build {name}"
         context.notes += [
             f"{request.origins[line]}: {line} is left out: {why}, and the script does not import it{build}"
             for line in lines

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings
-from ipexctl.stack.lock.stack_locking import built_for_another_torch
+from ipexctl.stack.install_context import InstallRequest
+from ipexctl.stack.lock.stack_locking import built_for_another_torch, unneeded_lines
 from ipexctl.stack.lock.wheel_indexes import PYPI_SOURCE, IndexAnswer, Source
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
 MIRROR, DIRECTORY, PAGE = (
     Source("index", "file:///srv/simple", "mirror"),
@@ -81,3 +83,21 @@ def test_an_environment_that_gets_more_needs_the_directory_again() -> None:
     problem = built_for_another_torch(Lock("3.11", (TORCH, PUBLISHED)), answer((PYPI_SOURCE, PUBLISHED)), held)
     assert problem is not None
     assert "again the directory or index from which the environment has torchvision 0.28.0+cpu: --find" in problem[1]
+
+
+@pytest.mark.parametrize(
+    ("needed", "left"),
+    [
+        (frozenset({"torch", "numpy"}), ("torchvision>=0.8",)),
+        (frozenset({"torchvision", "numpy"}), ()),
+        (frozenset({"PIL"}), ("torchvision>=0.8",)),
+        (None, ()),
+    ],
+)
+def test_a_library_of_a_list_that_the_script_does_not_import_can_be_left_out(
+    needed: frozenset[str] | None, left: tuple[str, ...]
+) -> None:
+    packages = ("numpy", "torchvision>=0.8", "torchaudio")
+    origins = {"numpy": "requirements.txt:1", "torchvision>=0.8": "requirements.txt:2"}
+    request = InstallRequest(EnvRequest(StackRequest(), packages), Sources(), (), origins=origins, needed=needed)
+    assert unneeded_lines(request, ["torchvision", "torchaudio"]) == left
