@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -41,6 +43,7 @@ _SHOWN: Final = PathNotes("start-notes")
 _CALLS_KEPT: Final = 30
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
+_GPU: Final = re.compile(r"(?:cuda|gpu)(?::\d+)?|nccl")
 _FIRST: Final = "4.54"
 """The first transformers with average_tokens_across_devices=True: `Trainer.compute_loss` multiplies each rank's loss by
 the number of ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss."""
@@ -61,18 +64,32 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     certain = [line for line in lines if line.is_certain]
     if certain:
         reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
-        words = [word for line in certain for word in line.option]
         fix: str = suggestions(lines)
         if all(line.option for line in certain):
             install = ("--install",) if spec.asked.install else ()
-            fix = Fix.of((ipexctl_command("run", *install, argv=(*spec.asked.program, *words)),))
+            argv = reduce(_with_option, (line.option for line in certain), spec.asked.program)
+            fix = Fix.of((ipexctl_command("run", *install, argv=argv),))
         raise StartError(StartFailure(reason, fix, exit_code=2))
 
 
 def _without_typed(lines: Sequence[GpuLine], argv: Sequence[str]) -> tuple[GpuLine, ...]:
-    """The lines without options that the call has."""
+    """The lines without options that the call has, unless with a GPU as their value."""
     typed = {word.partition("=")[0] for word in argv}
-    return tuple(line for line in lines if not typed.intersection(line.option[:1]))
+    return tuple(
+        line
+        for line in lines
+        if not typed.intersection(line.option[:1]) or len(_with_option(argv, line.option)) == len(argv)
+    )
+
+
+def _with_option(argv: Sequence[str], option: Sequence[str]) -> tuple[str, ...]:
+    """The call with the option for CPUs, in place of a GPU that it names for the same option."""
+    for at, word in enumerate(argv):
+        name, sign, value = word.partition("=")
+        if name == option[0] and _GPU.fullmatch(value or "".join(argv[at + 1 : at + 2])):
+            words = (f"{name}={option[-1]}",) if sign else (name, option[-1])
+            return (*argv[:at], *words, *argv[at + len(words) :])
+    return (*argv, *option)
 
 
 def check_resumed_trl(spec: RunSpec, packages: Mapping[str, str]) -> None:

@@ -156,6 +156,16 @@ def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
             "ipexctl run t.py --device cpu",
         ),
         ("p.add_argument('--device', default='cuda')\nx.to(p.parse_args().device)", "--device=cpu", ""),
+        (
+            "p.add_argument('--device', default='cuda')\nx.to(p.parse_args().device)",
+            "--device=cuda --n 2",
+            "ipexctl run t.py --device=cpu --n 2",
+        ),
+        (
+            "p.add_argument('--device', default='cuda')\nx.to(p.parse_args().device)",
+            "--n 2 --device cuda:1 x",
+            "ipexctl run t.py --n 2 --device cpu x",
+        ),
         ("p.add_argument('--device', default='cuda')\nprint(p.parse_args())", "", "note: --device cpu"),
         ("p.add_argument('--device', default='cuda', help='or cpu')\nx.to(a.device)", "", ""),
         ("p.add_argument('--cuda', action='store_false')\nif a.cuda:\n    x.cuda()", "", "note: --cuda"),
