@@ -220,6 +220,7 @@ def test_installed_package_that_lacks_a_submodule_is_not_damaged(versions: dict[
             "has no b in wandb.util",
         ),
         ("ModuleNotFoundError: No module named 'pkg_resources'", "--with 'setuptools<81'"),
+        ("AttributeError: module 'numpy' has no attribute 'in1d'", "ipexctl run --install --with 'numpy<2' t.py"),
     ],
 )
 def test_a_version_is_advised_only_if_it_is_known_to_have_what_the_installed_one_lost(
@@ -230,8 +231,40 @@ def test_a_version_is_advised_only_if_it_is_known_to_have_what_the_installed_one
     plan |= {"install_by_run": "ipexctl run --install t.py", "project_packages": ["numpy", "setuptools"]}
     cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{said}")], plan=plan))
     assert cause_or_fix in f"{cause.sentence} | {cause.fix}"
-    assert "<" not in str(cause.fix).replace("setuptools<81", "")
+    assert "<" not in str(cause.fix).replace("setuptools<81", "").replace("numpy<2", "")
     assert "damaged" not in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("said", "is_old"),
+    [
+        (
+            (
+                '  File "/e/site-packages/pytorch_lightning/trainer/configuration_validator.py", line 9, in f\n'
+                "NotImplementedError: Support for `validation_epoch_end` has been removed in v2.0.0."
+            ),
+            True,
+        ),
+        (
+            (
+                "    parser = pl.Trainer.add_argparse_args(parser)\n"
+                "AttributeError: type object 'Trainer' has no attribute 'add_argparse_args'"
+            ),
+            True,
+        ),
+        (
+            (
+                "    parser = Trainer.add_argparse_args(parser)\n"
+                "AttributeError: type object 'Trainer' has no attribute 'add_argparse_args'"
+            ),
+            False,
+        ),
+    ],
+)
+def test_code_for_lightning_1_is_answered_with_the_line_that_installs_it(said: str, is_old: bool) -> None:
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{said}")], plan={"install": "ipexctl install"}))
+    line = "ipexctl install --with 'pytorch-lightning<2' --with 'setuptools<81'"
+    assert (line in str(cause.fix), "Lightning 2 has no" in cause.sentence) == (is_old, is_old)
 
 
 def test_a_trainer_that_lacks_use_cpu_gets_the_line_of_the_run_with_it() -> None:
