@@ -307,8 +307,8 @@ class _Walk:
         if not places:
             self._ask_hosts(Import(top, imported.line, name))
             for module in (dotted, *(f"{dotted}.{each}" for each in imported.names)):
-                if module in _NEEDED_BY:
-                    self._ask_hosts(Import(_NEEDED_BY[module], imported.line, name))
+                for package in (each for above, each in _NEEDED_BY.items() if f"{module}.".startswith(f"{above}.")):
+                    self._ask_hosts(Import(package, imported.line, name))
             return
         self.own.setdefault(top, (Import(top, imported.line, name), self._name(places[0] / top)))
         self._add_own(dotted, imported, places, name)

@@ -98,17 +98,16 @@ def _hash_of(path: str) -> str:
 def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict[str, Package]:
     """Hash of a wheel → its package. Environments with most of the wheels are searched first."""
     wanted = {wheel["sha256"]: wheel for wheel in wheels}
-    candidates: list[tuple[str, set[str]]] = []
+    candidates: list[tuple[str, str, set[str]]] = []
     doubtful: set[str] = set()
     for env in filter(is_environment, own_entries(home, "envs")):
         hashes = {str(wheel.get("sha256")) for wheel in read_json(Path(env, "lock.json")).get("wheels", ())} & {*wanted}
         if any(read_json(result).get("ok") is False for result in Path(env).glob("verified/*.json")):
             doubtful |= hashes
-        if hashes and read_json(Path(env, "env.json")).get("python") == python and sites_of(env):
-            candidates.append((env, hashes))
+        if hashes and read_json(Path(env, "env.json")).get("python") == python:
+            candidates += [(env, site, hashes) for site in sites_of(env)[:1]]
     found: dict[str, Package] = {}
-    for env, hashes in sorted(candidates, key=lambda candidate: -len(candidate[1])):
-        site = sites_of(env)[0]
+    for env, site, hashes in sorted(candidates, key=lambda candidate: -len(candidate[2])):  # one may be removed now
         infos: dict[str, list[str]] = {}
         for path in Path(site).glob("*.dist-info"):
             infos.setdefault(normalize(path.stem.rpartition("-")[0]), []).append(path.name)

@@ -106,6 +106,7 @@ def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
     "code",
     [
         "from torch.utils.tensorboard import X",
+        "from torch.utils.tensorboard.writer import SummaryWriter",
         "from torch.utils import data, tensorboard",
         "import torch.utils.tensorboard",
     ],
