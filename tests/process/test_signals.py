@@ -196,24 +196,40 @@ def test_a_signal_ends_a_call_whose_threads_hang(number: signal.Signals, cleans:
     assert time.monotonic() - began >= least
 
 
+def check_that_sigterm_ends(argv: Sequence[str], *words: str, at: Path, path: str = os.environ["PATH"]) -> None:
+    """Once each of the words is in the command line of another process, which then ends, too."""
+
+    def found(word: str) -> bool:
+        return any(word.encode() in line for pid, line in command_lines() if pid != call.pid)
+
+    with subprocess.Popen([*IPEXCTL, *argv], stderr=subprocess.PIPE, cwd=at, env={**os.environ, "PATH": path}) as call:
+        wait_until(lambda: all(map(found, words)), 30)
+        call.send_signal(TERM)
+        _, err = call.communicate(timeout=30)
+    assert call.returncode == 143, err
+    wait_until(lambda: not any(map(found, words)), 5)
+
+
 @pytest.mark.needs("ssh")
 @pytest.mark.parametrize("line", ['Match exec "sleep 300.{mark}"', "Include {pipe}"])
 def test_a_signal_ends_ssh_that_does_not_answer_about_its_config(tmp_path: Path, line: str) -> None:
     config, pipe, mark = tmp_path / "config", tmp_path / "pipe", os.getpid()
     os.mkfifo(pipe)
     config.write_text(line.format(mark=mark, pipe=pipe))
+    argv = ["exec", "--hosts", "host.invalid", "--ssh-config", str(config), "--", "true"]
+    check_that_sigterm_ends(argv, str(config), *([f"300.{mark}"] if "300" in line else []), at=tmp_path)
 
-    def left() -> list[int]:
-        words = (str(config).encode(), b"300.%d" % mark)
-        return [pid for pid, argv in command_lines() if pid != call.pid and any(word in argv for word in words)]
 
-    argv = [*IPEXCTL, "exec", "--hosts", "host.invalid", "--ssh-config", str(config), "--", "true"]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE) as call:
-        wait_until(lambda: len(left()) >= 1 + ("300" in line), 20)
-        call.send_signal(TERM)
-        _, err = call.communicate(timeout=30)
-    assert call.returncode == 143, err
-    wait_until(lambda: not left(), 5)
+@pytest.mark.parametrize("call", ["push file localhost:{0}/copy/", "run --hosts localhost -n 1 file.py"])
+def test_a_signal_ends_a_host_whose_python_is_silent(tmp_path: Path, call: str) -> None:
+    word, programs = f"300.{os.getpid()}", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text(f"#!/bin/sh\nexec sleep {word}\n")
+    (programs / "python3").chmod(0o700)
+    for name in ("file", "file.py", ".ipexctlignore"):
+        (tmp_path / name).touch()
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    check_that_sigterm_ends(call.format(tmp_path).split(), word, at=tmp_path, path=path)
 
 
 def filled_pipe(process: subprocess.Popen[bytes], reader: int) -> None:
