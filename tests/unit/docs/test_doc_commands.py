@@ -73,12 +73,12 @@ def call_error(words: list[str], *, whole: bool) -> str | None:
     except Exception as error:  # noqa: BLE001  # an exception of click, which typer vendors
         if type(error).__name__ in ("Exit", "NoArgsIsHelpError"):
             return None
-        if not whole and type(error).__name__ in ("MissingParameter", "BadOptionUsage"):
+        if not whole and (type(error).__name__ == "BadOptionUsage" or str(error).endswith(" is missing")):
             return None
         if isinstance(error, UserError) and "--resume" in words:  # its RUN is looked up before all else is parsed
             return None
         message = error.format_message() if hasattr(error, "format_message") else repr(error)
-        placeholder = type(error).__name__ == "BadParameter" and _PLACEHOLDER.search(message)
+        placeholder = " must be " in message and _PLACEHOLDER.search(message)
         return None if placeholder else str(message)
     return None
 
