@@ -68,7 +68,7 @@ def hidden_instructions(host: HostContext) -> Iterator[Finding]:
         "cpu.isa_hidden",
         "warn",
         f"{name} has {_TIER_NAMES[tier]}, but the kernel or hypervisor hides it: training runs slower than it could",
-        "AMX needs kernel 5.16, or RHEL 8.6; in a VM, set its CPU model to host-passthrough",
+        "AMX needs kernel 5.16, or RHEL 8.6; " * (tier == "amx") + "in a VM, set its CPU model to host-passthrough",
     )
 
 

@@ -16,7 +16,8 @@ from ipexctl.known_errors.reached_code import FileNames, find_reached, scopes_of
 
 _CALLS: Final = re.compile(
     r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"
-    r"|torch\.accelerator\.(?:set_device_index|synchronize)|(?!torch\.cuda$)[\w.]*\.cuda"
+    r"|torch\.accelerator\.(?:set_device_index|synchronize)|(?!torch\.cuda$|torch\.version\.cuda$)[\w.]*\.cuda"
+    r"|torch\.version\.cuda\.\w+"
 )
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
@@ -39,12 +40,12 @@ _SUGGESTIONS: Final = tuple(
         (r"\bdevice\w* ?= ?", 'device = "cpu"'),
         (r"^[\w.]+ ?(?::[^=]+)?= ?f?['\"]nccl", '"gloo" instead'),
         (r"^[\w.]+ ?(?::[^=]+)?= ?(?:torch\.device\()?f?['\"]cuda", '"cpu" instead'),
-        (r"\btorch\.(?:cuda|accelerator)\.", "leave this line out"),
+        (r"\btorch\.(?:cuda|accelerator|version\.cuda)\.", "leave this line out"),
         (r"\b(?:DDP|DistributedDataParallel)\(", _PLAIN_DDP),  # a call over several lines
     )
 )
 _MAIN: Final = re.compile(r"__name__ == '__main__'")
-_REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Call, ast.Attribute, ast.keyword)
+_REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Call, ast.Attribute, ast.Subscript, ast.keyword)
 """AST nodes whose children run whenever the node does."""
 _SHOWN: Final = 40
 _PLACED: Final = frozenset(("device", "map_location"))

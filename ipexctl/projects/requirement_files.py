@@ -80,11 +80,12 @@ class RequirementFiles(NamedTuple):
     stated: tuple[str, ...] = ()
     """Requirements that a README installs by their names, if there are no files."""
 
-    def option_for(self, packages: Sequence[str]) -> str:
+    def option_for(self, packages: Sequence[str], *, only_files: bool = False) -> str:
         """The extras and groups, or the file, that have most of the packages and may bring the others; or empty."""
         left, chosen, has = set(map(normalize, packages)), list[str](), dict[str, set[str]]()
         for name, option in self.optional:
-            has.setdefault(option, set()).add(name)
+            if not only_files or option.startswith("-r "):
+                has.setdefault(option, set()).add(name)
         while has:
             best = max(has, key=lambda option: (len(has[option] & left), not option.startswith("-r ")))
             if not has[best] & left:

@@ -89,6 +89,8 @@ class ScriptFile:
     requirements: RequirementFiles = RequirementFiles()  # noqa: RUF009 - immutable
     is_installed_by_run: bool = False
     """True if this call has just installed the project's requirements."""
+    names_packages: bool = False
+    """True if this call has `-r` or `--with`, beside which no extra or group may be named."""
     call_from_above: FixCommand | None = None
     """The command to type if a directory above the working directory has the module of `-m`."""
 

@@ -94,6 +94,7 @@ def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
         install=install,
         install_by_run=install_by_run(spec) if own else None,
         is_installed_by_run=takes_own_requirements(asked) and has_read,
+        names_packages=bool(asked.packages or asked.requirements),
         packages=packages,
     )
 
@@ -310,7 +311,7 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         return fix
     if script.own and script.install_by_run is not None:
         others = [package for package in packages if package not in of_project]
-        option = script.requirements.option_for(others)
+        option = script.requirements.option_for(others, only_files=script.names_packages)
         if option.startswith("-r ") and script.requirements.files:
             option = f"{shlex.join(requirement_options(script))} {option}"
         may_bring = bool(script.requirements.asked or (unknown and script.requirements.files))

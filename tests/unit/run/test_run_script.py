@@ -276,6 +276,8 @@ def test_extras_and_lists_that_nobody_takes_are_searched(
     script = needs(*modules, install_by_run=by_run, requirements=files, layout=layout)
     fix = failure_of(script, {"a": list(modules)}).fix
     assert fix.partition(" train.py")[0].startswith(f"ipexctl run --install {option or '--with'}")
+    beside_others = failure_of(replace(script, names_packages=True), {"a": list(modules)}).fix
+    assert "--extra" not in beside_others, "which -r and --with exclude"
 
 
 def test_a_list_that_only_a_build_reads_may_bring_any_module_until_it_was_read(
