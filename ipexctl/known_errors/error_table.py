@@ -164,9 +164,11 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     if not known and found.context.is_of_project(top):
         known = top.replace("_", "-")
     fix = Fix(f"if {top} is a file of yours: put it into the project, which `ipexctl sync` uploads; ")
-    which = "if it is a package" if known else "no package is known to have it; if you know which one"
-    install = found.context.install(known or "PACKAGE")
-    return sentence, Fix("{fix}{which}: {install}", fix=fix, which=which, install=install)
+    if not known:
+        has_own_python = found.context.plan.has_own_python
+        add = "install the one that has it" if has_own_python else "name the one that has it behind --with"
+        return sentence, Fix("{fix}no package is known to have it; {add}", fix=fix, add=add)
+    return sentence, Fix("{fix}if it is a package: {install}", fix=fix, install=found.context.install(known))
 
 
 _OF_STACKS: Final = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")

@@ -23,7 +23,7 @@ from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
 from ipexctl.projects.declared_indexes import index_for
@@ -297,16 +297,17 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     of_project = [package for package in packages if project_of(package) in script.requirements.names]
     is_new = bool(of_project) and not script.is_installed_by_run
     index = index_for(layout, script.requirements.files, packages or names) if layout is not None else ""
+    add = "name the one that has it behind --with" if script.own else "install the one that has it"
+    nobody_knows = f"no package is known to have {join_words(unknown)}; {add}" if unknown else ""
     if index:  # a public index may have a stranger's package of that name
         if script.own and of_project:
             more = requirement_options(script)
         else:
-            listed = [*packages, *(["PACKAGE"] if unknown else [])]
-            more = ["--index-url", index, *listed]
+            more = ["--index-url", index, *packages]
             if script.own:
-                more = ["--extra-index-url", index, *each_with("--with", listed)]
-        install = script.install.with_words(*more)
-        return Fix("the project takes packages from {index}; if you trust it: {install}", index=index, install=install)
+                more = ["--extra-index-url", index, *each_with("--with", packages)]
+        trusted = Fix("if you trust it: {install}", install=script.install.with_words(*more))
+        return join_fixes((f"the project takes packages from {index}", trusted if packages else "", nobody_knows))
     if unknown and layout is not None and (fix := _fix_of_own(layout, unknown, script.install_by_run)):
         return fix
     if script.own and script.install_by_run is not None:
@@ -323,14 +324,10 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
         return Fix.of((script.install.with_words(*requirement_options(script)),))
     if not script.own and (of_torch := [name for name in names if name in _OF_TORCH]):  # PyPI's build is for CUDA
         return Fix.of((script.install.with_words("--index-url", TORCH_CPU, *of_torch),))
-    wanted = [*packages, "PACKAGE"] if unknown else packages
-    install = script.install.with_words(*(each_with("--with", wanted) if script.own else wanted))
+    install = script.install.with_words(*(each_with("--with", packages) if script.own else packages))
     if script.own and (call := script.install_by_run) is not None:
-        install = call._replace(options=(*call.options, *each_with("--with", wanted)))
-    if not unknown:
-        return Fix.of((install,))
-    have = f"no package is known to have {join_words(unknown)}"
-    return Fix("{have}; if you know which one: {install}", have=have, install=install)
+        install = call._replace(options=(*call.options, *each_with("--with", packages)))
+    return join_fixes((Fix.of((install,)) if packages else "", nobody_knows))
 
 
 def _fix_of_own(layout: ProjectLayout, modules: Sequence[str], call: FixCommand | None) -> str:

@@ -69,14 +69,14 @@ def test_threads_that_the_cgroup_does_not_allow_are_noted(left: int | None, is_n
 @pytest.mark.parametrize(
     ("memory", "ranks", "earlier", "kind", "fix"),
     [
-        (FREE, 105, None, "script", "--ppn 99,"),
+        (FREE, 105, None, "script", "--ppn 99"),
         (FREE, 105, None, "command", None),
         (FREE, 95, None, "script", None),
         (FREE._replace(available=TORCH_START // 2), 1, None, "script", None),
         (Memory(), 105, None, "script", None),
-        (FREE, 4, EarlierMemory(6 * GB, "train-1", 2), "command", "--ppn 3,"),
+        (FREE, 4, EarlierMemory(6 * GB, "train-1", 2), "command", "--ppn 3"),
         (FREE, 4, EarlierMemory(6 * GB, "train-1", 4), "script", None),  # these fitted
-        (FREE, 2, EarlierMemory(30 * GB, "train-1", 1), "script", "--ppn 1,"),
+        (FREE, 2, EarlierMemory(30 * GB, "train-1", 1), "script", "--ppn 1"),
         (FREE, 105, EarlierMemory(GB // 10, "train-1", 1), "script", None),
     ],
 )
