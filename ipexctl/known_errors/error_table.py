@@ -166,7 +166,7 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     fix = Fix(f"if {top} is a file of yours: put it into the project, which `ipexctl sync` uploads; ")
     if not known:
         has_own_python = found.context.plan.has_own_python
-        add = "install the one that has it" if has_own_python else "name the one that has it behind --with"
+        add = "if you know one, install it" if has_own_python else "if you know one, add it with --with"
         return sentence, Fix("{fix}no package is known to have it; {add}", fix=fix, add=add)
     return sentence, Fix("{fix}if it is a package: {install}", fix=fix, install=found.context.install(known))
 

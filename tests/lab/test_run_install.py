@@ -52,7 +52,7 @@ def test_imports_are_checked_before_the_install(cluster: Cluster) -> None:
     no_module = cluster.refused("--install", "--stack", "torch", "train.py", env=NO_INDEX_ENV)
     assert "frobnicate" in no_module
     assert "helper" not in no_module
-    assert "name the one that has it behind --with" in no_module
+    assert "if you know one, add it with --with" in no_module
     assert installed(cluster) == ["", ""]
     late = cluster.refused("--install", "--stack", "torch", "-v", "plain.py", env=NO_INDEX_ENV)
     assert "frobnicate" not in late

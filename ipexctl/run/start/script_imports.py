@@ -297,7 +297,7 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     of_project = [package for package in packages if project_of(package) in script.requirements.names]
     is_new = bool(of_project) and not script.is_installed_by_run
     index = index_for(layout, script.requirements.files, packages or names) if layout is not None else ""
-    add = "name the one that has it behind --with" if script.own else "install the one that has it"
+    add = "if you know one, add it with --with" if script.own else "if you know one, install it"
     nobody_knows = f"no package is known to have {join_words(unknown)}; {add}" if unknown else ""
     if index:  # a public index may have a stranger's package of that name
         if script.own and of_project:

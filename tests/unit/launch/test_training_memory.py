@@ -126,14 +126,14 @@ def test_an_estimate_is_made_where_each_rank_is_known_to_train_the_whole_model(
             4,
             {"use_peft": ""},
             "4 ranks node1 GB each 100 GB",
-            "--ppn 3, or --dtype bfloat16, or a host",
+            "ipexctl run --ppn 3 -m trl.scripts.sft, or --dtype bfloat16, or a host",
         ),
         (
             100,
             4,
             {"use_peft": "", "share_weights": "off"},
             "4 ranks",
-            "--ppn 3, or --dtype bfloat16, or a host",
+            "ipexctl run --ppn 3 -m trl.scripts.sft, or --dtype bfloat16, or a host",
         ),
         (30, 4, {"use_peft": ""}, "30.0 GB", "--dtype bfloat16, or a host"),
         (30, 2, {}, "2 ranks", "--use_peft (LoRA) with --dtype bfloat16, or a host"),
@@ -151,7 +151,10 @@ def test_what_cannot_fit_is_refused_with_what_makes_it_fit(
 
 
 def test_weights_that_are_not_shared_are_refused_with_the_option_that_shares_them() -> None:
-    assert "--ppn 2, or --share-weights auto, or" in refusal(*hosts(40), **options(4, **LORA), share_weights="off").fix
+    assert (
+        "--ppn 2 -m trl.scripts.sft, or --share-weights auto, or"
+        in refusal(*hosts(40), **options(4, **LORA), share_weights="off").fix
+    )
 
 
 def test_the_plan_says_how_many_ranks_fit_each_host() -> None:

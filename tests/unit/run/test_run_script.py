@@ -235,7 +235,7 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(
             "ipexctl run --install --group plots train.py",
         ),
         (("peft",), "ipexctl install --with peft", "ipexctl run --install --with peft train.py"),
-        (("nobody_knows",), "name the one that has it behind --with", by_run),
+        (("nobody_knows",), "if you know one, add it with --with", by_run),
     ):
         script = needs(*modules, requirements=files, layout=layout)
         missing_there = {"a": list(modules)}
@@ -321,9 +321,9 @@ def test_no_command_has_a_guessed_name(tmp_path: Path) -> None:
     def fix_for(module: str, **more: Any) -> str:
         return failure_of(needs(module, layout=layout, **more), {"a": [module]}).fix
 
-    assert fix_for("frobnicate").endswith("; name the one that has it behind --with")
+    assert fix_for("frobnicate").endswith("; if you know one, add it with --with")
     pip = read_command("ipexctl exec -- py -m pip install")
-    assert fix_for("frobnicate", own=False, install=pip).endswith("; install the one that has it")
+    assert fix_for("frobnicate", own=False, install=pip).endswith("; if you know one, install it")
     assert fix_for("torch", own=False, install=pip).endswith(
         "pip install --index-url https://download.pytorch.org/whl/cpu torch"
     )

@@ -149,8 +149,8 @@ def test_troubleshooting_page_is_current() -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ({"install": "", "python": "/opt/py"}, "install the one that has it"),
-        ({}, "name the one that has it behind --with"),
+        ({"install": "", "python": "/opt/py"}, "if you know one, install it"),
+        ({}, "if you know one, add it with --with"),
     ],
 )
 def test_fix_for_a_module_of_no_known_package_prints_no_command_with_a_made_up_name(
