@@ -199,10 +199,10 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     assert "no package is known" in failure_of(elsewhere, {"a": ["outside"]}).fix
 
 
-@pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL"])
+@pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL", "helper"])
 def test_module_that_the_environment_had_means_a_damaged_environment(module: str) -> None:
     install = read_command("ipexctl install --stack torch --with helper")
-    packages = frozenset({"sympy", "pyyaml", "ruamel", "pillow", "torch"})
+    packages = frozenset({"sympy", "pyyaml", "ruamel-yaml", "pillow", "helper", "torch"})
     said = failure_of(needs("tqdm", module, install=install, packages=packages), {"a": ["tqdm", module]})
     assert said.fix.endswith(f": {install}")
     assert "--with tqdm" not in said.fix
