@@ -72,6 +72,14 @@ def read_regular(path: Path | str, kind: FileKind) -> bytes:
     return _read_limited(open_regular(path), path, kind)
 
 
+def read_or_empty(path: Path | str, kind: FileKind) -> bytes:
+    """Return what a file has, or nothing if it can't be read: what runs it will say so."""
+    try:
+        return read_regular(path, kind)
+    except (OSError, ValueError):  # of a path with a NUL
+        return b""
+
+
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
     """A pipe is read until its writer closes it; an OSError if it has none, or sends nothing, for `PIPE_SILENCE`."""
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116

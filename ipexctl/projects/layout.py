@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -116,34 +116,31 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
     """The project of a script or module that starts in `start`, a directory at or below the root."""
     notes: list[str] = []
     texts = TextReader(root, notes.append)
-    declared = dict(_declarations(texts, root, start))
-    top = declared.get(".") or _read(texts, ".")
+    chain = directories_up(root, start)
+    declared = {each: found for each in chain if (found := _read(texts, each)) is not None}
+    top = declared.get(".")
     members: dict[str, str] = {}
     in_workspace: dict[str, str] = {}
     is_workspace = top is not None and top.is_workspace
     if top is not None and is_workspace:
-        found = find_members(root, top.members)
-        if found is None:
+        directories = find_members(root, top.members)
+        if directories is None:
             notes.append(
                 f"the directories of the uv workspace {tilde_path(root)} have more than {MOST_ENTRIES:,} "
                 "entries; only members above the script count"
             )
-        for directory in found or ():
+        for directory in directories or ():
             declaration = declared.get(directory) or _read(texts, directory)
             if declaration is not None:
                 declared.setdefault(directory, declaration)
                 in_workspace[declaration.normalized] = directory
-    for directory, declaration in declared.items():
-        if declaration.name:
-            members[declaration.normalized] = posixpath.normpath(posixpath.join(directory, declaration.file))
-    above = [directory for directory in directories_up(root, start) if directory in declared]
+    above = [directory for directory in chain if directory in declared]
     wanted, outside = _needed(texts, above, declared, in_workspace)
     if is_workspace and not any(declared[directory].name for directory in above):
         wanted += [directory for directory in in_workspace.values() if directory not in wanted]
-    for directory in wanted:
-        declaration = declared[directory]
+    for directory, declaration in declared.items():
         if declaration.name:
-            members.setdefault(declaration.normalized, posixpath.normpath(posixpath.join(directory, declaration.file)))
+            members[declaration.normalized] = posixpath.normpath(posixpath.join(directory, declaration.file))
     own = tuple(
         OwnPackage(each, declared[each], _paths_of(root, each, declared[each], notes.append)) for each in wanted
     )
@@ -156,13 +153,6 @@ def directories_up(root: Path, start: Path) -> list[str]:
     """The directories from `start` up to the root, relative to the root."""
     relative = start.relative_to(root) if start.is_relative_to(root) else Path()
     return [path.as_posix() for path in dict.fromkeys((relative, *relative.parents))]
-
-
-def _declarations(texts: TextReader, root: Path, start: Path) -> Iterator[tuple[str, PackageDeclaration]]:
-    for directory in directories_up(root, start):
-        declaration = _read(texts, directory)
-        if declaration is not None:
-            yield directory, declaration
 
 
 def _read(texts: TextReader, directory: str) -> PackageDeclaration | None:

@@ -12,11 +12,12 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.file_reader import SCRIPT, SOURCE, read_regular
+from ipexctl.file_reader import SCRIPT, SOURCE, read_or_empty, read_regular
 
 SUFFIXES: Final = (".py", ".pyc", ".so")
 _SOURCES: Final = (".pyx", ".cpp", ".cc", ".c", ".cu", ".rs")
@@ -210,10 +211,7 @@ def parse(data: bytes) -> ast.Module | None:
 
 
 def top_level_imports(script: Path) -> tuple[str, ...]:
-    try:
-        tree = parse(read_regular(script, SCRIPT))
-    except OSError:
-        return ()
+    tree = parse(read_or_empty(script, SCRIPT))
     names = imported_names(tree, is_script=True) if tree is not None else ()
     return tuple(dict.fromkeys(name.module.partition(".")[0] for name in names if not name.level))[:MOST_IMPORTS]
 
@@ -249,12 +247,17 @@ def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
         yield ImportedName(node.module or "", node.level, tuple(alias.name for alias in node.names), node.lineno)
 
 
+def modules_imported_by(node: ast.AST) -> Iterator[str]:
+    """Top levels of the modules, without those of relative imports."""
+    return (name.module.partition(".")[0] for name in names_imported_by(node) if not name.level)
+
+
 class _Walk:
     def __init__(self, root: Path, search_paths: Sequence[Path], on_file: OnFile, built: Collection[str]) -> None:
-        self._root, self._places, self._on_file, self._built = root, ModulePlaces(search_paths), on_file, built
+        self._root, self._on_file, self._built = root, on_file, built
+        self._places_of = cache(ModulePlaces(search_paths).find)
         self._tokens = 0
         self._seen: set[Path] = set()
-        self._place: dict[str, tuple[Path, ...]] = {}
         self._waiting: list[tuple[Path, str]] = []
         self.imports: dict[str, Import] = {}
         self.missing: dict[str, Import] = {}
@@ -322,11 +325,6 @@ class _Walk:
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else os.fspath(path)
 
-    def _places_of(self, top: str) -> tuple[Path, ...]:
-        if top not in self._place:
-            self._place[top] = self._places.find(top)
-        return self._place[top]
-
     def _add_own(self, dotted: str, imported: ImportedName, places: tuple[Path, ...], name: str) -> None:
         parts = dotted.split(".")
         is_open, place = True, None  # a namespace package may have parts elsewhere, and makes no names itself
@@ -376,23 +374,16 @@ class _Walk:
         self._waiting.append((path, package))
 
 
-def _text_of(path: Path) -> bytes:
-    try:
-        return read_regular(path, SOURCE)
-    except OSError:
-        return b""
-
-
 def _lists_its_directory(package: Path) -> bool:
     """True if `import *` imports each module of the package."""
-    text = _text_of(package / "__init__.py")
+    text = read_or_empty(package / "__init__.py", SOURCE)
     found = _ALL.search(text)
     return found is not None and _LISTED.search(text, found.end(), found.end() + _LONGEST_ALL) is not None
 
 
 def _is_made_of_names(directory: Path) -> bool:
     """True for a package whose `__init__.py` may add modules when it runs."""
-    text = _text_of(directory / "__init__.py")
+    text = read_or_empty(directory / "__init__.py", SOURCE)
     return any(word in text for word in (b"__getattr__", b"__path__", b"sys.modules", b"lazy"))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.file_reader import SOURCE, read_regular
+from ipexctl.file_reader import SOURCE, read_or_empty
 from ipexctl.projects.modules import find_module, names_imported_by, parse
 
 _SPAWN: Final = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
@@ -116,7 +116,7 @@ def find_launch(module: str, places: Sequence[Path]) -> LauncherCall | None:
         return None
     path, package = found
     paths = [path]
-    tree = parse(_bytes_of(path))
+    tree = parse(read_or_empty(path, SOURCE))
     for node in ast.walk(tree) if tree is not None else ():
         for imported in names_imported_by(node):
             base = package.split(".")[: len(package.split(".")) - imported.level + 1] if imported.level else []
@@ -124,7 +124,7 @@ def find_launch(module: str, places: Sequence[Path]) -> LauncherCall | None:
                 dotted = ".".join([*base, *filter(None, (imported.module,))])
                 names = (dotted, *(f"{dotted}.{name}" for name in imported.names))
                 paths += [each[0] for name in names if (each := find_module(name, places)) is not None]
-    trees = {file: own for file in dict.fromkeys(paths) if (own := parse(_bytes_of(file))) is not None}
+    trees = {file: own for file in dict.fromkeys(paths) if (own := parse(read_or_empty(file, SOURCE))) is not None}
     helpers = frozenset(name for own in trees.values() for name in _process_helpers(own))
     return next((launch for file, own in trees.items() if (launch := _launch_in(own, file, helpers)) is not None), None)
 
@@ -213,10 +213,3 @@ def _set_variables(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         keys = [node.slice]
     yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return read_regular(path, SOURCE)
-    except OSError:
-        return b""

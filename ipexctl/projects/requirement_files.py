@@ -100,23 +100,27 @@ class RequirementFiles(NamedTuple):
 
 def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFiles:
     """`start`: the directory of the script, at or below the root."""
-    chain = directories_up(layout.root, start)
+    root = layout.root
+    chain = directories_up(root, start)
     notes: list[str] = []
     found: list[str] = []
     for directory in chain:
-        found += _files_in(layout.root, directory, notes)
+        found += _files_in(root, directory, notes)
     is_locked = any(os.path.basename(file) == UV_LOCK for file in found)
     for package in layout.own if not is_locked else ():
-        for name in _declaring(layout.root, package.directory)[:1]:
+        for name in _declaring(root, package.directory)[:1]:
             found += [name] if name not in found else []
-    conda = next((file for directory in chain for file in _conda_in(layout.root, directory)), "")
-    found = found or [*islice(_lists_in_readmes(layout.root, chain[0]), 1)]
+    places = (_joined(directory, name) for directory in chain for name in CONDA)
+    conda = next((file for file in places if (root / file).is_file()), "")
+    repository = next((path for path in (root, *root.parents) if os.path.lexists(path / ".git")), root)
+    readmes = TextReader(repository)
+    found = found or [*islice(_lists_in_readmes(readmes, root, chain[0]), 1)]
     found = found or [conda] * bool(conda)
-    stated = () if found else tuple(islice(_packages_in_readmes(layout, chain[0]), _MOST_STATED))
-    others = tuple(file for file in (*_other_files(layout.root), conda) if file and file not in found)
+    stated = () if found else tuple(islice(_packages_in_readmes(readmes, layout, chain[0]), _MOST_STATED))
+    others = tuple(file for file in (*_other_files(root), conda) if file and file not in found)
     names, optional = _names_in(layout, found, others)
     pins = tuple(pin for file in found for pin in _pins_of(layout, file))
-    asked = tuple(file for file in found if file.endswith(FILES) and needs_backend(layout.root / file))
+    asked = tuple(file for file in found if file.endswith(FILES) and needs_backend(root / file))
     names |= {*_of_lines(stated)}
     shown = tuple(dict.fromkeys(notes))
     return RequirementFiles(tuple(found), names, pins, optional, others, asked, shown, stated)
@@ -163,25 +167,20 @@ def _declaring(root: Path, directory: str) -> list[str]:
     return [_joined(directory, name) for name in found]
 
 
-def _lists_in_readmes(root: Path, start: str) -> Iterator[str]:
+def _lists_in_readmes(read: TextReader, root: Path, start: str) -> Iterator[str]:
     """Lists of the repository, none for developers, that READMEs from the directory upward install."""
-    repository = next((path for path in (root, *root.parents) if (path / ".git").exists()), root)
-    read = TextReader(repository)
-    for directory in directories_up(repository, root / start):
+    for directory in directories_up(read.directory, root / start):
         for text in (read(_joined(directory, name)) for name in _READMES):
             for match in _LIST_LINE.finditer(text):
                 file = posixpath.normpath(_joined(directory, match[1]))
                 if is_below(file) and not FOR_DEVELOPERS.search(file) and read(file).strip():
-                    yield os.path.relpath(repository / file, root)
+                    yield os.path.relpath(read.directory / file, root)
 
 
-def _packages_in_readmes(layout: ProjectLayout, start: str) -> Iterator[str]:
+def _packages_in_readmes(read: TextReader, layout: ProjectLayout, start: str) -> Iterator[str]:
     """What `pip install NAMES` of the nearest README names: not the project, torch, nor what is for GPUs. A line with
     another option, such as an index, is left out."""
-    root = layout.root
-    repository = next((path for path in (root, *root.parents) if (path / ".git").exists()), root)
-    read = TextReader(repository)
-    for directory in directories_up(repository, root / start):
+    for directory in directories_up(read.directory, layout.root / start):
         found = dict[str, str]()
         for text in (read(_joined(directory, name)) for name in _READMES):
             for match in _INSTALL_LINE.finditer(text):
@@ -198,10 +197,6 @@ def _packages_in_readmes(layout: ProjectLayout, start: str) -> Iterator[str]:
 
 _OF_TORCH: Final = ("torch", "torchvision", "torchaudio", "pip", "ipexctl")
 _MOST_STATED: Final = 30
-
-
-def _conda_in(root: Path, directory: str) -> tuple[str, ...]:
-    return tuple(_joined(directory, name) for name in CONDA if (root / directory / name).is_file())[:1]
 
 
 def _other_files(root: Path) -> Iterator[str]:

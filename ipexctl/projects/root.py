@@ -50,7 +50,7 @@ def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, mod
     if cwd_option is not None:
         return _plain(cwd / cwd_option)
     here, start = _plain(cwd), _plain(cwd / script).parent if script is not None else _plain(cwd)
-    above, repository = _directories_of_project(start)
+    above, repository = directories_of_project(start)
     chosen = next((path for path in above if _has_any(path, CHOSEN)), None)
     declared = next((path for path in above if _has_any(path, FILES)), None)
     if chosen is not None:
@@ -71,7 +71,7 @@ def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, mod
     return root
 
 
-def _directories_of_project(start: Path) -> tuple[list[Path], Path | None]:
+def directories_of_project(start: Path) -> tuple[list[Path], Path | None]:
     """The first directory and those above it that can be a project, and the repository, which is the last of them."""
     homes, own = home_directories(), own_directories()
     found = [start]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
+from ipexctl.projects.modules import modules_imported_by, names_imported_by
 from ipexctl.projects.script_file import ResumeFlag
 
 _TRAINERS: Final = frozenset({"Trainer", "Seq2SeqTrainer"})
@@ -20,24 +21,15 @@ def uses_trainer(tree: ast.Module) -> bool:
 
 def uses_accelerate(tree: ast.Module) -> bool:
     """True if its ranks meet by accelerate: it imports it, or a Trainer, which does."""
-    return any(_is_trainer(node) or _imports_accelerate(node) for node in ast.walk(tree))
+    return any(_is_trainer(node) or "accelerate" in modules_imported_by(node) for node in ast.walk(tree))
 
 
 def _is_trainer(node: ast.AST) -> bool:
-    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-        of_transformers = node.module.partition(".")[0] == "transformers"
-        return of_transformers and any(alias.name in _TRAINERS for alias in node.names)
     if isinstance(node, ast.Attribute):
         is_module = isinstance(node.value, ast.Name) and node.value.id == "transformers"
         return is_module and node.attr in _TRAINERS
-    return False
-
-
-def _imports_accelerate(node: ast.AST) -> bool:
-    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-        names = [node.module]
-    return any(name.partition(".")[0] == "accelerate" for name in names)
+    is_transformers = "transformers" in modules_imported_by(node)
+    return is_transformers and any(not _TRAINERS.isdisjoint(name.names) for name in names_imported_by(node))
 
 
 def _names(node: ast.AST) -> set[object]:

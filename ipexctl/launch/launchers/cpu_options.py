@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.file_reader import SCRIPT, read_or_empty
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
 
@@ -87,15 +87,12 @@ def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:
             return f"trl {program.rpartition('.')[2]}", OF_TRL
         return program, OF_TRAINER if program == _LLAMA_FACTORY else ()
     if asked.kind == "script":
-        text = _text_of(program)
+        text = _text_of(program)  # the tool says in each rank that it can't read it
     return program, OF_TRL if "TrlParser" in text else OF_TRAINER if _TRAINER.search(text) else ()
 
 
 def _text_of(path: str) -> str:
-    try:
-        return read_regular(path, SCRIPT).decode(errors="replace")
-    except OSError:  # the tool says in each rank that it can't read it
-        return ""
+    return read_or_empty(path, SCRIPT).decode(errors="replace")
 
 
 def is_on(options: Mapping[str, str], name: str, default: bool = False) -> bool:

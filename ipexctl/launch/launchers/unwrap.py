@@ -5,7 +5,6 @@ An option of ipexctl wins over the line, and the line over a file of defaults. O
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import SCRIPT, SHELL_SCRIPT, TooLargeError, read_regular
+from ipexctl.file_reader import SCRIPT, SHELL_SCRIPT, TooLargeError, read_or_empty, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
@@ -138,8 +137,7 @@ def _refusal_of_recipe(words: Sequence[str]) -> UserError:
     """Its fix is the line of the recipe that trains, if a Makefile shows it."""
     text = ""
     for path in filter(os.path.isfile, MAKEFILES):
-        with contextlib.suppress(OSError):
-            text = text or read_regular(path, SHELL_SCRIPT).decode(errors="replace")
+        text = text or read_or_empty(path, SHELL_SCRIPT).decode(errors="replace")
     found = launcher_line(recipe_of(text, words), (), {}) if "make" in words[0] else None
     fix = PASTED_LINE
     if found is not None and not found.is_computed and not found.unknown:
@@ -216,9 +214,7 @@ def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_behin
 
 def _check_settings(tool: str, path: str) -> None:
     """Refuse a file of settings that sets a variable with which the tool starts torchrun."""
-    text = ""
-    with contextlib.suppress(OSError):  # the tool says in each rank that it can't read it
-        text = read_regular(path, SCRIPT).decode(errors="replace")
+    text = read_or_empty(path, SCRIPT).decode(errors="replace")
     if (found := _STARTS_TORCHRUN.search(text)) is not None:
         raise UserError(
             f"{path} sets {found[1]}, so {tool} would start torchrun in each rank",

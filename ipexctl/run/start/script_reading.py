@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -33,6 +33,7 @@ from ipexctl.projects.modules import (
     imported_names,
     imported_part,
     is_too_long,
+    modules_imported_by,
     parse,
 )
 from ipexctl.projects.named_checkpoints import find_named_checkpoints
@@ -217,7 +218,7 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         uses_accelerate=uses_accelerate(tree),
         resumes=find_resume_call(tree),
         checkpoints=find_named_checkpoints(tree),
-        uses_hub=any(module in _HUB_LIBRARIES for node in ast.walk(tree) for module in imported_modules(node)),
+        uses_hub=any(module in _HUB_LIBRARIES for node in ast.walk(tree) for module in modules_imported_by(node)),
         mpi_import=_mpi_import(tree, name),
         gpu_lines=find_gpu_lines(tree, text),
         files=named_files(tree),
@@ -239,20 +240,13 @@ _HUB_LIBRARIES: Final = frozenset(
 )
 
 
-def imported_modules(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-        yield node.module.partition(".")[0]
-
-
 def _mpi_import(tree: ast.Module, name: str, *, only_certain: bool = False) -> MpiImport | None:
     certain = {imported.module.partition(".")[0] for imported in imported_names(tree, is_script=True)}
     return next(
         (
             MpiImport(module, f"{name}, line {getattr(node, 'lineno', 0)}", module in certain)
             for node in ast.walk(tree)
-            for module in imported_modules(node)
+            for module in modules_imported_by(node)
             if module in MPI_MODULES and (module in certain or not only_certain)
         ),
         None,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
+from ipexctl.file_reader import SCRIPT, read_or_empty
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import quote
 from ipexctl.launch.launchers.line import is_shell, split_variables
@@ -35,7 +35,7 @@ from ipexctl.projects.modules import find_module
 from ipexctl.projects.own_launches import find_launch
 from ipexctl.projects.project_files import TextReader
 from ipexctl.projects.requirement_files import RequirementFiles, find_requirement_files
-from ipexctl.projects.root import find_root, is_marked, path_problem, root_problem
+from ipexctl.projects.root import directories_of_project, find_root, is_marked, path_problem, root_problem
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_reading import project_module, project_script
 from ipexctl.text import join_words, tilde_path
@@ -63,7 +63,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
             return _command_location(spec, root, subdirectory, layout, entry)
         if asked.kind == "module":
             check_module_name(asked.argv[0], workdir)
-            found = project_module(asked.argv, workdir, layout, directories_above(workdir))
+            found = project_module(asked.argv, workdir, layout, directories_of_project(workdir)[0][1:])
         shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
         command = asked.argv
         if asked.kind == "command" and asked.sync and (installed := _installed_script(asked.script, workdir, layout)):
@@ -113,10 +113,7 @@ def _shell_script_of(argv: Sequence[str], workdir: Path) -> str:
 
 def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: ProjectLayout) -> ScriptFile | None:
     """What the Python of a shell script needs, as one script; None without any."""
-    try:
-        text = read_regular(workdir / shell_script, SCRIPT).decode(errors="replace")[:_LONGEST_SHELL_SCRIPT]
-    except (OSError, NotRegularError):
-        return None  # the shell says it in each rank
+    text = read_or_empty(workdir / shell_script, SCRIPT).decode(errors="replace")[:_LONGEST_SHELL_SCRIPT]
     found: dict[tuple[bool, str], ScriptFile] = {}
     for line in python_lines(text, argv[argv.index(shell_script) + 1 :], shell_script)[:_MOST_LINES]:
         program = read_program(split_variables(line.words)[1])
@@ -294,20 +291,6 @@ def check_module_name(name: str, workdir: Path) -> None:
     )
 
 
-def directories_above(directory: Path) -> tuple[Path, ...]:
-    """The directories above that can be a project, up to the repository's own."""
-    if os.path.lexists(directory / ".git"):
-        return ()
-    found = []
-    for path in directory.parents:
-        if root_problem(path):
-            break
-        found.append(path)
-        if os.path.lexists(path / ".git"):
-            break
-    return tuple(found)
-
-
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> str:
     """The call with an existing script: the same name above or below, or a similar one beside it; or empty."""
     found = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
@@ -390,19 +373,10 @@ def _generation(tree: str) -> tuple[str, int]:
 
 _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF: Final = re.compile(r"refs/[^\s\x00-\x1f\x7f]{1,250}")
-_MAX_BYTES: Final = 4 << 20
-"""For packed-refs; of other files only the first line is read."""
 
 
 def find_commit(project: Path) -> Commit | None:
-    return next((read_commit(place) for place in (project, *project.parents) if _is_there(place / ".git")), None)
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
+    return next((read_commit(place) for place in (project, *project.parents) if os.path.lexists(place / ".git")), None)
 
 
 def read_commit(root: Path) -> Commit | None:
@@ -435,22 +409,12 @@ def _git_directory(path: Path) -> Path | None:
 
 
 def _first_line(path: Path) -> str:
-    return _read(path, 4096).partition("\n")[0].strip()
+    return read_or_empty(path, SCRIPT).decode(errors="replace").partition("\n")[0].strip()
 
 
 def _packed(path: Path, ref: str) -> str:
-    for line in _read(path, _MAX_BYTES).splitlines():
+    for line in read_or_empty(path, SCRIPT).decode(errors="replace").splitlines():
         found, _, name = line.partition(" ")
         if name == ref and _HASH.fullmatch(found):
             return found
     return ""
-
-
-def _read(path: Path, limit: int) -> str:
-    try:
-        if not path.is_file():  # a pipe would wait for its writer
-            return ""
-        with path.open("rb") as file:
-            return file.read(limit).decode(errors="replace")
-    except (OSError, ValueError):
-        return ""
