@@ -92,12 +92,10 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
     more = " (other hosts of this run have more)" if can and others and others != [tiers[host]] else ""
     return (
         f"the processor of {host} does not support an instruction of a program or library{has}{more}",
-        (
-            Fix(
-                "`ipexctl doctor` shows each processor's instruction set; `ipexctl install` takes a stack "
-                "that runs on all{without}",
-                without=found.fields()["or_without_host"],
-            )
+        Fix(
+            "`ipexctl doctor` shows each processor's instruction set; `ipexctl install` takes a stack "
+            "that runs on all{without}",
+            without=found.fields()["or_without_host"],
         ),
     )
 
@@ -464,11 +462,9 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
             f"rank 0 did not answer at {place}:{port} in time: it had not reached init_process_group, or a firewall "
             "blocks the port"
         ),
-        (
-            Fix(
-                f"the output of rank 0: `ipexctl logs {context.run} -r 0`; `ipexctl doctor` shows which "
-                "connections between the nodes fail; another network: --iface NAME|CIDR"
-            )
+        Fix(
+            f"the output of rank 0: `ipexctl logs {context.run} -r 0`; `ipexctl doctor` shows which "
+            "connections between the nodes fail; another network: --iface NAME|CIDR"
         ),
     )
 
@@ -504,12 +500,10 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
             f"{where} is already in use on {found.output.host}: the script uses a fixed port that another rank, "
             "another run or another program has there"
         ),
-        (
-            Fix(
-                "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to "
-                "see the process, unless it is another account's: `ipexctl exec -l {host} -- ss -ltnp`",
-                host=found.output.host,
-            )
+        Fix(
+            "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to "
+            "see the process, unless it is another account's: `ipexctl exec -l {host} -- ss -ltnp`",
+            host=found.output.host,
         ),
     )
 

@@ -459,22 +459,22 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
     return best
 
 
+def _order_at_end(known: KnownError) -> int:
+    return _ORDER["end"] if known.weight == "anywhere" else _ORDER.get(known.weight, _ASIDE)
+
+
 def _best_order(known: KnownError) -> int:
-    order = _ORDER["end"] if known.weight == "anywhere" else _ORDER.get(known.weight, _ASIDE)
-    return min(order, _ORDER["signal"]) if known.signals else order
+    return min(_order_at_end(known), _ORDER["signal"]) if known.signals else _order_at_end(known)
 
 
 def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tuple[PatternMatch, int] | None:
     for detail in output.details:
         if detail.kind in known.details:
-            order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
             seen = Proof("report", f"the report {detail.kind} of ipexctl's own program", output.host)
-            return PatternMatch(output, context, detail.fields, seen=(seen,)), order
+            return PatternMatch(output, context, detail.fields, seen=(seen,)), _order_at_end(known)
     for pattern in known.patterns:
-        match = pattern.search(output.last_text)
-        if match is not None:
-            order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
-            return PatternMatch(output, context, _groups(match), pattern, (_line_of(match, output),)), order
+        if match := pattern.search(output.last_text):
+            return _matched(pattern, match, output, context), _order_at_end(known)
     if output.ended_by is not None and output.ended_by in known.signals:
         ended = Proof("signal", f"{signal_name(output.ended_by)} ended {output.process}", output.host)
         shown = ("oom", "memory-low", *known.certain, *known.needs)
@@ -483,22 +483,20 @@ def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tup
     if known.weight in ("end", "follows"):
         return None
     for pattern in known.patterns:
-        match = pattern.search(output.text)
-        if match is not None:
-            line = (_line_of(match, output),)
-            return PatternMatch(output, context, _groups(match), pattern, line), _ORDER.get(known.weight, _ASIDE)
+        if match := pattern.search(output.text):
+            return _matched(pattern, match, output, context), _ORDER.get(known.weight, _ASIDE)
     return None
 
 
-def _line_of(match: re.Match[str], output: RankOutput) -> Proof:
-    """The line of the output with the end of the match: a pattern may begin at a frame above the exception."""
+def _matched(
+    pattern: re.Pattern[str], match: re.Match[str], output: RankOutput, context: FailureContext
+) -> PatternMatch:
+    """With the line of the output that has the end of the match: a pattern may begin at a frame above the exception."""
     text, at = match.string, max(match.start(), match.end() - 1)
     begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
-    return Proof("line", shorten_text(text[begin : None if end < 0 else end].strip()), output.host)
-
-
-def _groups(match: re.Match[str]) -> dict[str, str]:
-    return {name: text for name, text in match.groupdict().items() if text is not None}
+    line = Proof("line", shorten_text(text[begin : None if end < 0 else end].strip()), output.host)
+    groups = {name: text for name, text in match.groupdict().items() if text is not None}
+    return PatternMatch(output, context, groups, pattern, (line,))
 
 
 def explain_exception(output: RankOutput, context: FailureContext) -> Cause | None:
