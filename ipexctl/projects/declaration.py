@@ -101,10 +101,8 @@ def read_declaration(read: ReadText) -> PackageDeclaration | None:
     if not parts:
         return None
     values: dict[str, Any] = {}
-    for part in parts:  # an earlier file wins
-        for name, value in part.items():
-            if value and name not in (*values, "mentions"):
-                values[name] = value
+    for part in reversed(parts):  # an earlier file wins
+        values |= {name: value for name, value in part.items() if value and name != "mentions"}
     others = [part for part in parts if not part.get("requires") and part.get("mentions")]
     listing = [part for part in parts if part.get("requires")]
     is_of_project = bool(listing) and listing[0]["file"] == PYPROJECT
@@ -332,7 +330,7 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
         config.read_string(text)
     except configparser.Error:
         return {"file": SETUP_CFG}
-    groups = dict(config.items("options.entry_points")) if config.has_section("options.entry_points") else {}
+    sections = {name: dict(config.items(name)) for name in config.sections()}
     directories = _package_directories(dict(_pairs(config.get("options", "package_dir", fallback=""))))
     version = config.get("metadata", "version", fallback="")
     module = version.strip().removeprefix("attr:").partition(".")[0].strip() if "attr:" in version else ""
@@ -341,18 +339,12 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
         "name": safe_name(config.get("metadata", "name", fallback="").strip()),
         "version": safe_version(version) or _version_of_code([module], directories, read),
         "directories": directories,
-        "entry_points": entry_points_of(groups),
+        "entry_points": entry_points_of(sections.get("options.entry_points", {})),
         "requires": _lines_of_cfg(config.get("options", "install_requires", fallback="")),
         "is_listed": True,
         "mentions": config.has_option("options", "install_requires"),
-        "extras": {
-            name: _lines_of_cfg(text)
-            for name, text in (config.items(_EXTRAS_OF_CFG) if config.has_section(_EXTRAS_OF_CFG) else ())
-        },
+        "extras": {name: _lines_of_cfg(text) for name, text in sections.get("options.extras_require", {}).items()},
     }
-
-
-_EXTRAS_OF_CFG: Final = "options.extras_require"
 
 
 def _lines_of_cfg(text: str) -> tuple[str, ...]:
@@ -380,21 +372,17 @@ def _of_setup_py(text: str, _: ReadText) -> dict[str, Any]:
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # it is computed
             values[str(word.arg)] = None
             values[str(word.arg)] = ast.literal_eval(bound.get(getattr(word.value, "id", None), word.value))
-    groups = values.get("entry_points")
-    extras = values.get("extras_require")
     source = next((word.value for word in words if word.arg == "install_requires"), None)
     return {
         "file": SETUP_PY,
         "requires": requirement_texts(values.get("install_requires") or ()),
         "is_listed": getattr(source, "id", "") == "" or names_used.count(getattr(source, "id", "")) <= _ONE_USE,
         "mentions": "install_requires" in text,
-        "extras": {str(name): requirement_texts(lines) for name, lines in extras.items()}
-        if isinstance(extras, Mapping)
-        else {},
+        "extras": {str(name): requirement_texts(lines) for name, lines in table(values, "extras_require").items()},
         "name": safe_name(values.get("name")),
         "version": safe_version(values.get("version")),
         "directories": _package_directories(table(values, "package_dir")),
-        "entry_points": entry_points_of(groups) if isinstance(groups, Mapping) else {},
+        "entry_points": entry_points_of(table(values, "entry_points")),
         "is_compiled": "ext_modules" in values,
         "extensions": tuple(_EXTENSION.findall(text)),
     }

@@ -68,15 +68,11 @@ class ProjectLayout:
         """The same, without the directories of packages with compiled parts that the environment has as a wheel: the
         project's files would hide the wheel's."""
         normalized = frozenset(map(normalize, packages))
-        built = [package for package in self.own if self._is_built(package, normalized)]
-        left_out = {path for package in built for path in package.paths}
+        compiled = [package for package in self.own if package.declaration.is_compiled]
+        left_out = {path for package in compiled if package.normalized in normalized for path in package.paths}
         found = [path for package in self.own for path in package.paths if path not in left_out]
         root = [] if "." in left_out else ["."]
         return tuple(dict.fromkeys([*(path for path in found if path != "."), *root]))
-
-    @staticmethod
-    def _is_built(package: OwnPackage, packages: Collection[str]) -> bool:
-        return package.declaration.is_compiled and package.normalized in packages
 
     @property
     def search_paths(self) -> tuple[Path, ...]:

@@ -83,23 +83,20 @@ class ModulePlaces:
     """Finds modules in directories, each of which is listed once."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        self._directories = tuple(dict.fromkeys(directories))
-        self._names: dict[Path, frozenset[str]] = {}
+        self._names = {path: _names_in(path) for path in dict.fromkeys(directories)}
 
     def find(self, module: str) -> tuple[Path, ...]:
         """The directory with the module; for a namespace package, which has no `__init__.py`, all that have a part."""
-        found = [path for path in self._directories if module in self._in(path) and has_module(path, module)]
+        found = [path for path, names in self._names.items() if module in names and has_module(path, module)]
         return tuple([path for path in found if not is_namespace(path, module)][:1] or found)
 
-    def _in(self, directory: Path) -> frozenset[str]:
-        if directory not in self._names:
-            try:
-                with os.scandir(directory) as entries:
-                    names = frozenset(entry.name.partition(".")[0] for entry in islice(entries, _MOST_NAMES))
-            except OSError:
-                names = frozenset()
-            self._names[directory] = names
-        return self._names[directory]
+
+def _names_in(directory: Path) -> frozenset[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return frozenset(entry.name.partition(".")[0] for entry in islice(entries, _MOST_NAMES))
+    except OSError:
+        return frozenset()
 
 
 def is_namespace(directory: Path, module: str) -> bool:

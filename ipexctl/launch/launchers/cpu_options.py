@@ -6,7 +6,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -99,16 +99,12 @@ def is_on(options: Mapping[str, str], name: str, default: bool = False) -> bool:
     return options[name].lower() not in _FALSE if name in options else default
 
 
-def given_options(argv: Sequence[str]) -> dict[str, str]:
-    """Options of the file of settings, then of the line, with their first values."""
-    return dict(_given(argv))
-
-
 def _has_file(argv: Sequence[str]) -> bool:
     return bool(argv) and argv[0].endswith((".yaml", ".yml", ".json"))
 
 
-def _given(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def given_options(argv: Sequence[str]) -> dict[str, str]:
+    """Options of the file of settings, then of the line, with their first values."""
     words = [word for each in argv for word in (each.split("=", 1) if each.startswith("--") else [each])]
     found = [
         (word[2:].replace("-", "_"), "" if value.startswith("--") else value)
@@ -116,7 +112,7 @@ def _given(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         if word.startswith("--")
     ]
     path = argv[0] if _has_file(argv) else dict(found).get("config")
+    settings = [(each[1], each[2].strip()) for each in _SETTING.finditer(_text_of(path))] if path else []
     if path:
-        yield from ((each[1], each[2].strip()) for each in _SETTING.finditer(_text_of(path)))
         found += [(name, value) for name, is_set, value in (word.partition("=") for word in argv[1:]) if is_set]
-    yield from found
+    return dict([*settings, *found])
