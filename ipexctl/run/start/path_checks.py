@@ -245,26 +245,19 @@ def check_data(
 
 def parse_paths(output: str) -> FoundPaths:
     """Raises MalformedReply. Pure."""
-    found = FoundPaths()
-    for line in output.splitlines():
-        word, _, rest = line.partition(" ")
-        if word in ("--data", "--setup", "--mpi", "--no-sync"):
-            found = replace(found, missing=(*found.missing, line))
-        elif word == "argument":
-            found = replace(found, lacking=(*found.lacking, rest))
-        elif word == "mpi":
-            path, _, banner = rest.partition("\t")
-            found = replace(found, mpi=parse_mpi(path, banner))
-        elif word == "setvars":
-            found = replace(found, setvars=True)
-        elif word == "python":
-            found = replace(found, python_error=rest)
-        elif word == "exposed":
-            path, _, detail = rest.partition("\t")
-            found = replace(found, exposed=(*found.exposed, (path, detail)))
-        elif word == "found":
-            found = replace(found, python=_parse_python(rest))
-    return found
+    lines = [line.partition(" ") for line in output.splitlines()]
+    said = {word: rest for word, _, rest in lines}
+    mpi, _, banner = said.get("mpi", "").partition("\t")
+    exposed = (rest.partition("\t") for word, _, rest in lines if word == "exposed")
+    return FoundPaths(
+        missing=tuple("".join(line) for line in lines if line[0] in ("--data", "--setup", "--mpi", "--no-sync")),
+        mpi=parse_mpi(mpi, banner) if mpi else None,
+        setvars="setvars" in said,
+        python=_parse_python(said["found"]) if "found" in said else None,
+        python_error=said.get("python"),
+        lacking=tuple(rest for word, _, rest in lines if word == "argument"),
+        exposed=tuple((path, detail) for path, _, detail in exposed),
+    )
 
 
 def _parse_python(text: str) -> FoundPython:
@@ -292,15 +285,13 @@ def evaluate_paths(
             missing.setdefault(line, []).append(name)
     for line, names in missing.items():
         option, _, path = line.partition(" ")
+        reason = f"{line} does not exist on {fold(names)}"
+        fix: str = Fix("every host must have that path; to see which do: `ipexctl exec -- ls -d {path}`", path=path)
         if option == "--no-sync":
             reason = f"--no-sync: {path} does not exist on {fold(names)}"
             fix = "without --no-sync it is synced; with it, every host must have that path"
         elif option == "--data":
-            reason = f"{line} does not exist on {fold(names)}"
             fix = _data_fix(path, hosts, names, local_data.get(path))
-        else:
-            reason = f"{line} does not exist on {fold(names)}"
-            fix = Fix("every host must have that path; to see which do: `ipexctl exec -- ls -d {path}`", path=path)
         raise StartError(StartFailure(reason, fix, tuple(names)))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
     notes = (*_exposed_notes(found), *_argument_notes(found, local_arguments))
