@@ -125,12 +125,9 @@ class BackendList:
 
     def shown(self, text: str) -> Iterator[FileLine]:
         """What the text of the declaration lists, which may be less than the build says."""
-        declaration = read_declaration(TextReader(self.path.parent))
-        for line in declaration.requires if declaration else ():
-            yield _line_with(self.path, text, line, line)
-        for name in self.extras:
-            for line in declaration.extras.get(name, ()) if declaration else ():
-                yield _line_with(self.path, text, line, line)
+        if (declaration := read_declaration(TextReader(self.path.parent))) is not None:
+            lists = (declaration.requires, *(declaration.extras.get(name, ()) for name in self.extras))
+            yield from (_line_with(self.path, text, line, line) for lines in lists for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +306,9 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
         if re.match(r"(\S+ @ )?(git|hg|svn|bzr)\+", line):
             notes.append(f"{path.name} names a repository, which is left out (hosts do not clone repositories): {line}")
             continue
-        if scope.is_own(re.split(r"[^\w.-]", line, maxsplit=1)[0]):
-            continue
         package = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        if scope.is_own(package):
+            continue
         if _CUDA.fullmatch(canonicalize_name(package)):
             left_out.append(package)
             continue

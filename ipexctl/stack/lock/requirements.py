@@ -38,6 +38,7 @@ from ipexctl.stack.lock.project_packages import (
     NO_PROJECT,
     BackendList,
     FileLine,
+    ProjectLines,
     ProjectScope,
     place_of,
     read_project_file,
@@ -190,15 +191,12 @@ class _RequirementsReader:
             raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
         except OSError as error:
             raise UserError(f"{path} can't be read: {error.strerror or error}") from None
-        of_project = read_project_file(path, text, extras, self.scope)
-        found = PackageRequest(files=(path,))
-        if of_project is not None:
-            sources = Sources.of_project(of_project.indexes)
-            found = replace(found, notes=of_project.notes, left_out=of_project.left_out, sources=sources)
-            found = replace(found, unread=(of_project.unread,) if of_project.unread is not None else ())
-        for line in of_project.lines if of_project else _lines(path, text):
+        listed = read_project_file(path, text, extras, self.scope) or ProjectLines(tuple(_lines(path, text)))
+        found = PackageRequest(sources=Sources.of_project(listed.indexes), notes=listed.notes, files=(path,))
+        found = replace(found, left_out=listed.left_out, unread=(listed.unread,) if listed.unread is not None else ())
+        for line in listed.lines:
             part = self.read_line(line, (*above, path.resolve()), constraining=constraining)
-            if of_project and line in of_project.indirect:
+            if line in listed.indirect:
                 part = replace(part, indirect=frozenset(part.lines))
             found = _merge(found, part)
             if part.sources.index_url:  # the last one of a file counts, as for pip
