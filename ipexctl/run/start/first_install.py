@@ -25,13 +25,14 @@ from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes, parts_of
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.modules import is_anywhere
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.outcome import ignore_event
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
 from ipexctl.run.start.pipeline import RunStart
@@ -41,6 +42,7 @@ from ipexctl.run.start.script_imports import (
     each_with,
     find_package,
     install_by_run,
+    is_excused,
     requirement_options,
     takes_own_requirements,
     with_environment,
@@ -90,7 +92,7 @@ def install_first(
         if not is_there and (text := _check_before_install(start, wanted)):
             watcher.on_step("note: " + text)
     except StartError as error:
-        return error.failure
+        return _with_builds(start, error.failure, probed)
 
     if lacking is not None:
         bare, env = fold(lacking.hosts), spec.asked.env
@@ -127,17 +129,56 @@ def _install(
                 wanted = replace(wanted, tree=pack_project_files(root, path, largest=SMALL))
             report = install(start.opened, wanted, watch, probed=probed)
     except UserError as error:
-        fixes = (_line_of_run(error.fix, spec), _newest_packages(spec))
-        error.fix = spec.options.apply(join_fixes(fixes))
+        fixes = (_line_of_run(error.fix, spec), _newest_line(start, probed))
+        error.fix = spec.options.apply(join_fixes(fixes, "; or, "))
         raise
-    refusal = report.refusal and replace(report.refusal, fix=_line_of_run(report.refusal.fix, spec))
+    refusal = report.refusal
+    if refusal is not None:
+        fix = _line_of_run(refusal.fix, spec)
+        newest = _newest_line(start, probed) if _builds_of(fix) else ""
+        refusal = replace(refusal, fix=join_fixes((newest, fix), "; or "))
     hosts = (
         replace(
-            host, fix=join_fixes((_line_of_run(host.fix, spec), _newest_packages(spec) if _is_of_verify(host) else ""))
+            host,
+            fix=join_fixes(
+                (_line_of_run(host.fix, spec), _newest_line(start, probed) if _is_of_verify(host) else ""), "; or, "
+            ),
         )
         for host in report.hosts
     )
     return replace(report, refusal=refusal, hosts=tuple(hosts))
+
+
+def _builds_of(fix: str) -> list[str]:
+    words = [word for part in parts_of(fix) if isinstance(part, FixCommand) for word in part.options]
+    return [name for option, name in pairwise(words) if option == "--build"]
+
+
+def _with_builds(start: RunStart, failure: StartFailure, probed: Sequence[HostFacts]) -> StartFailure:
+    """The failure; its line also builds what the packages of the line need and no index has a wheel of."""
+    line = next((part for part in parts_of(failure.fix) if isinstance(part, FixCommand)), None)
+    packages = [name for option, name in pairwise(line.options) if option == "--with"] if line is not None else []
+    refusal = _look_up(start, packages, probed) if packages else None
+    if line is None or refusal is None or not (builds := _builds_of(refusal.fix)):
+        return failure
+    why = refusal.reason.partition(":\n")[0]
+    fix = Fix(
+        "build from source, which runs the code of {names} on {hosts}: {line}",
+        names=join_words(builds),
+        hosts=fold(failure.hosts),
+        line=line._replace(options=(*line.options, *each_with("--build", builds))),
+    )
+    return replace(failure, reason=f"{failure.reason}, and {why}", fix=fix)
+
+
+def _look_up(start: RunStart, packages: Sequence[str], probed: Sequence[HostFacts]) -> Refusal | None:
+    """Why the packages alone can't be installed; None if they can."""
+    asked = start.spec.asked._replace(packages=tuple(packages), requirements=())
+    wanted = request_of_run(replace(start.spec, asked=asked), ignore_event)
+    try:
+        return install(start.opened, replace(wanted, dry_run=True), probed=probed).refusal
+    except UserError as error:
+        return Refusal(error.message, error.fix)
 
 
 def _is_of_verify(host: InstallResult) -> bool:
@@ -182,7 +223,7 @@ def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> Start
 def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequest) -> StartFailure | None:
     """Why the run could not start after the install: its lists leave out, or lack, what the script imports."""
     script, asked = spec.project.script, spec.asked
-    if script is None or script.doubt or report.exit_code or report.lock is None or asked.extra or asked.group:
+    if script is None or report.exit_code or report.lock is None or asked.extra or asked.group:
         return None
     if report.unread:
         return None  # the list is known once it is installed
@@ -190,7 +231,9 @@ def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequ
     lacking = [
         entry
         for entry in script.imports
-        if entry.module not in _MAY_EXIST and has.isdisjoint(map(project_of, known_packages().get(entry.module, has)))
+        if entry.module not in _MAY_EXIST
+        and has.isdisjoint(map(project_of, known_packages().get(entry.module, has)))
+        and not is_excused(script, entry)
     ]
     packages = [find_package(entry.module, script) for entry in lacking]
     if not lacking or not all(packages):
@@ -201,18 +244,24 @@ def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequ
     return StartFailure(f"no list of the project brings {what}", Fix.of((again,)), exit_code=2)
 
 
-def _newest_packages(spec: RunSpec) -> str:
-    """The line that takes the newest version of what the script imports, in place of the project's lists; or empty."""
+def _newest_packages(spec: RunSpec) -> list[str]:
+    """The packages that the script imports; empty if the lists of the call are not the project's own. Pure."""
     script, asked = spec.project.script, spec.asked
     if script is None or asked.extra or asked.group or asked.builds or not takes_own_requirements(asked):
-        return ""
+        return []
     modules = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
     root = spec.project.root
     packages = [find_package(module, script) for module in modules if not is_anywhere(root, module)]
-    if not packages or not all(packages):
+    return list(dict.fromkeys(packages)) if all(packages) else []
+
+
+def _newest_line(start: RunStart, probed: Sequence[HostFacts]) -> str:
+    """The line that takes the newest packages in place of the project's lists, if they can be installed; or empty."""
+    packages = _newest_packages(start.spec)
+    if not packages or _look_up(start, packages, probed) is not None:
         return ""
-    line = ipexctl_command("run", "--install", *each_with("--with", dict.fromkeys(packages)), argv=asked.program)
-    return Fix("or, in place of the project's versions, the newest: {line}", line=line)
+    line = ipexctl_command("run", "--install", *each_with("--with", packages), argv=start.spec.asked.program)
+    return Fix("in place of the project's versions, take the newest: {line}", line=line)
 
 
 def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:

@@ -232,7 +232,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
         for module in modules:
             by_module.setdefault(module, []).append(host)
     needed = [entry for entry in script.imports if entry.module in by_module]
-    excused = [entry for entry in needed if script.doubt and (script.doubts_all or _is_in_project(script, entry))]
+    excused = [entry for entry in needed if is_excused(script, entry)]
     certain = [entry for entry in needed if entry not in excused]
     if not needed:
         return ""
@@ -247,8 +247,10 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     )
 
 
-def _is_in_project(script: ScriptFile, entry: Import) -> bool:
-    return script.layout is None or is_anywhere(script.layout.root, entry.module)
+def is_excused(script: ScriptFile, entry: Import) -> bool:
+    """True if the script may find or install a module that the environment lacks."""
+    is_in_project = script.layout is None or is_anywhere(script.layout.root, entry.module)
+    return bool(script.doubt) and (script.doubts_all or is_in_project)
 
 
 def describe_imports(imports: Sequence[Import], script: str) -> str:
@@ -327,7 +329,7 @@ def _install_fix(names: Sequence[str], known: Mapping[str, str], script: ScriptF
     install = script.install.with_words(*(each_with("--with", packages) if script.own else packages))
     if script.own and (call := script.install_by_run) is not None:
         install = call._replace(options=(*call.options, *each_with("--with", packages)))
-    return join_fixes((Fix.of((install,)) if packages else "", nobody_knows))
+    return join_fixes((nobody_knows, Fix.of((install,)) if packages else ""), ": ")
 
 
 def _fix_of_own(layout: ProjectLayout, modules: Sequence[str], call: FixCommand | None) -> str:

@@ -66,6 +66,7 @@ from ipexctl.stack.lock.wheel_indexes import (
 )
 from ipexctl.stack.lock.wheel_lock import (
     UNPACKED,
+    Conflict,
     LacksPackage,
     LacksVersion,
     LacksWheel,
@@ -88,16 +89,22 @@ from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import join_words, readable, tilde_path
 
 
-def note_on_older(lines: Iterable[str], packages: Mapping[str, str], found: Availability, python: str) -> str:
-    """On locked packages that the lines name without a version, if an index has a newer one; or empty. Pure."""
-    older = []
-    for line in map(Requirement, lines):
-        name = canonicalize_name(line.name)
-        newest = None if line.specifier or line.url else found.newest(name, SpecifierSet(), python)
-        if newest is not None and name in packages and newest > Version(packages[name]):
-            sources = {each.source for each in found.of(name) if each.version == str(newest)}
-            older.append(f"{name} {packages[name]} ({join_words(sorted(sources))} has {newest})")
-    return f"older than the newest: {join_names(older, _SHOWN)}" if older else ""
+def find_older(
+    lines: Iterable[str], packages: Mapping[str, str], found: Availability, python: str
+) -> dict[str, Version]:
+    """Locked packages that the lines name without a version, each with the newer version of an index. Pure."""
+    bare = (line for line in map(Requirement, lines) if not line.specifier and not line.url)
+    names = (name for line in bare if (name := canonicalize_name(line.name)) in packages)
+    newest = {name: found.newest(name, SpecifierSet(), python) for name in names}
+    return {name: each for name, each in newest.items() if each is not None and each > Version(packages[name])}
+
+
+def note_on_older(older: Mapping[str, Version], packages: Mapping[str, str], found: Availability) -> str:
+    shown = []
+    for name, newest in older.items():
+        sources = {each.source for each in found.of(name) if each.version == str(newest)}
+        shown.append(f"{name} {packages[name]} ({join_words(sorted(sources))} has {newest})")
+    return f"older than the newest: {join_names(shown, _SHOWN)}" if shown else ""
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
@@ -597,7 +604,7 @@ class _Locking:
         try:
             lock = lock or make(constraints=held)
             lock = make(constraints=(*held, *limits)) if limit(lock) else lock
-        except (LacksPackage, LacksVersion) as error:
+        except (LacksPackage, LacksVersion, Conflict) as error:
             if self._leave_out(error, plan):
                 return self._make(plan, index_answer, maker, bound)
             raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
@@ -608,13 +615,37 @@ class _Locking:
             line = install_line(typed, packages=early)
             raise UserError(error.message, fix=Fix("to take a pre-release: {line}", line=line)) from None
         self._refuse_unrequired(lock)
-        context.notes += self._notes_on_older(plan, lock, index_answer, maker, named)
+        older = self._note_on_older(plan, lock, index_answer, maker, named)
+        majors = {name: each.major for name, each in older.items() if each.major > Version(lock.packages[name]).major}
+        self._refuse_for_builds(majors, try_lock, limit, index_answer, maker)
         return lock
 
-    def _notes_on_older(
+    def _refuse_for_builds(
+        self,
+        majors: Mapping[str, int],
+        try_lock: Callable[..., Lock],
+        limit: Callable[[Lock], bool],
+        index_answer: IndexAnswer,
+        maker: LockMaker,
+    ) -> None:
+        """Raise a HostError if a package that the script needs is years older than its newest release, and a build
+        leads to a newer one."""
+        for name in (name for name in majors if not unneeded_lines(self.context.request, (name,))):
+            try_newer = partial(try_lock, f"{name}>={majors[name]}")
+            try:
+                if limit(try_newer()):
+                    try_newer()
+            except LacksWheel as error:
+                refusal = self._lacks_wheels(error, try_newer, limit, index_answer, maker)
+                if isinstance(refusal, HostError):
+                    raise refusal from None
+            except (HostError, UserError):
+                continue
+
+    def _note_on_older(
         self, plan: StackPlan, lock: Lock, index_answer: IndexAnswer, maker: LockMaker, named: Collection[str]
-    ) -> list[str]:
-        """`named`: packages that no index is asked for."""
+    ) -> Mapping[str, Version]:
+        """Return what `find_older` finds. `named`: packages that no index is asked for."""
         typed = self.context.typed.env
         held = {*named, *named_projects((*plan.requirements, *plan.constraints, *typed.constraints))}
         lines = [line for line in typed.packages if not held.issuperset(named_projects((line,)))]
@@ -623,11 +654,15 @@ class _Locking:
         try:
             found = ask(named_projects(lines)).availability if lines and sources else NOT_QUERIED
         except HostError:  # the note is not worth an error
-            return []
-        return [*filter(None, (note_on_older(lines, lock.packages, found, plan.python),))]
+            found = NOT_QUERIED
+        older = find_older(lines, lock.packages, found, plan.python)
+        self.context.notes += filter(None, (note_on_older(older, lock.packages, found),))
+        return older
 
-    def _leave_out(self, error: LacksPackage | LacksVersion, plan: StackPlan) -> bool:
-        """True if lines of lists that need this package are left out now."""
+    def _leave_out(self, error: LacksPackage | LacksVersion | Conflict, plan: StackPlan) -> bool:
+        """True if lines of lists that need this package, or exclude others, are left out now."""
+        if isinstance(error, Conflict):
+            return self._leave_out_lines(error.packages, f"it can't be installed with {plan.row.name} and the others")
         pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(error.package)}"
         names = {error.package, *re.findall(pattern, error.reason)}
         if isinstance(error, LacksWheel):
@@ -661,7 +696,7 @@ class _Locking:
 
     def _lacks_wheels(
         self,
-        error: LacksPackage | LacksVersion,
+        error: LacksPackage | LacksVersion | Conflict,
         try_lock: Callable[..., Lock],
         limit: Callable[[Lock], bool],
         index_answer: IndexAnswer,

@@ -512,6 +512,14 @@ class LacksVersion(UserError):
         self.package, self.reason = package, reason
 
 
+class Conflict(UserError):
+    """Packages outside the stack whose versions exclude each other or the stack's."""
+
+    def __init__(self, packages: frozenset[str], reason: str, fix: str) -> None:
+        super().__init__(reason, fix=fix)
+        self.packages = packages
+
+
 def platform_for(glibc: str) -> str:
     """uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
     known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
@@ -633,11 +641,8 @@ def explain_refusal(
     package without a wheel, and then an index that did not answer, if a package was missed."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     said, quote = read_refusal(messages), _quote(messages)
-    user_lines = [
-        f"{line} (from {origins.get(line, '--with')})"
-        for line in packages
-        if canonicalize_name(Requirement(line).name) in said.names
-    ]
+    named = {line: name for line in packages if (name := canonicalize_name(Requirement(line).name)) in said.names}
+    user_lines = [f"{line} (from {origins.get(line, '--with')})" for line in named]
     who = ", ".join(user_lines) or plan.row.name
     if said.is_full:
         return HostError(
@@ -697,7 +702,7 @@ def explain_refusal(
     if user_lines and said.absent and said.absent not in of_stack:
         return LacksVersion(said.absent, f"{who} can't be installed with {plan.row.name}{quote}", fix)
     if user_lines and (said.is_conflict or said.absent):
-        return UserError(f"{who} can't be installed with {plan.row.name}{quote}", fix=fix)
+        return Conflict(frozenset(named.values()), f"{who} can't be installed with {plan.row.name}{quote}", fix)
     return HostError(f"uv on {machine} failed to lock {who}{quote}", fix)
 
 

@@ -7,30 +7,40 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ipexctl.api.run import _plan
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.run.start.first_install import _is_of_verify, _left_out_packages, _line_of_run, _newest_packages
+from ipexctl.run.start.first_install import (
+    _is_of_verify,
+    _left_out_packages,
+    _line_of_run,
+    _newest_packages,
+    _with_builds,
+)
+from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.script_imports import check_imports, install_by_run
 from ipexctl.run.start.script_reading import project_script
 from ipexctl.run.start.start_notes import copies_notes
 from ipexctl.run.start.start_project import locate_project
-from ipexctl.run.start.start_request import StartError
+from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.stack.install_context import InstallReport, InstallRequest, InstallResult
 from ipexctl.stack.lock.project_packages import BackendList
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from plan_helpers import small_plan, spec_of
 
+BUILD = "build from source, which runs the code of gym"
 WANTED = InstallRequest(EnvRequest(StackRequest()), Sources(), ())
 
 
@@ -62,21 +72,66 @@ def test_a_package_that_the_lists_leave_out_is_added_to_the_line_of_the_run(
 
 
 @pytest.mark.parametrize(
-    ("code", "asked", "line"),
+    ("code", "asked", "packages"),
     [
-        ("import torch, yaml, peft", {}, "run --install --with pyyaml --with peft train.py --lr 1"),
-        ("import beside, peft", {}, "run --install --with peft train.py --lr 1"),
-        ("import of_nobody, peft", {}, ""),
-        ("import peft", {"extra": ("dev",)}, ""),
-        ("import torch", {}, ""),
+        ("import torch, yaml, peft", {}, ["pyyaml", "peft"]),
+        ("import beside, peft", {}, ["peft"]),
+        ("import of_nobody, peft", {}, []),
+        ("import peft", {"extra": ("dev",)}, []),
+        ("import torch", {}, []),
     ],
 )
 def test_the_newest_packages_stand_for_versions_that_have_no_solution(
-    code: str, asked: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, asked: dict[str, Any], packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "beside.py").touch()
-    fix = _newest_packages(spec_in(tmp_path, f"{code}\n", monkeypatch, **asked))
-    assert fix == (f"or, in place of the project's versions, the newest: ipexctl {line}" if line else "")
+    assert _newest_packages(spec_in(tmp_path, f"{code}\n", monkeypatch, **asked)) == packages
+
+
+def test_a_module_that_is_certainly_not_the_project_s_is_missing_although_a_file_changes_sys_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "peft.py").touch()
+    code = "import sys\nsys.path.append('inner')\nimport peft, trl, of_nobody\n"
+    failure = _left_out_packages(report_with("torch"), spec_in(tmp_path, code, monkeypatch), WANTED)
+    assert failure is not None
+    assert failure.reason == "no list of the project brings the module trl that train.py imports (line 3)"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        (None, "ipexctl run --install --with gym train.py"),
+        (Refusal("no index", "later"), "ipexctl run --install --with gym train.py"),
+        (
+            Refusal("gym has no wheel for x:\n  why", Fix.of((ipexctl_command("install", "--build", "gym"),))),
+            "build from source, which runs the code of gym on a: ipexctl run --install --with gym --build gym train.py",
+        ),
+    ],
+)
+def test_a_line_that_is_printed_names_the_builds_that_its_packages_need(
+    refusal: Refusal | None, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_in(tmp_path, "import gym\n", monkeypatch)
+    asked: list[InstallRequest] = []
+
+    def look_up(_: Any, request: InstallRequest, **__: Any) -> InstallReport:
+        asked.append(request)
+        return InstallReport((), 0.0, refusal=refusal)
+
+    monkeypatch.setattr("ipexctl.run.start.first_install.install", look_up)
+    command = ipexctl_command("run", "--install", "--with", "gym", argv=("train.py",))
+    lacking = StartFailure("a lacks the module gym", Fix.of((command,)), ("a",))
+    failure = _with_builds(RunStart(spec, Mock(), Mock()), lacking, ())
+    assert (failure.fix, failure.reason.removeprefix(lacking.reason)) == (
+        line,
+        ", and gym has no wheel for x" if "--build" in line else "",
+    )
+    assert [(each.dry_run, each.env.packages) for each in asked] == [(True, ("gym",))]
+    assert _with_builds(RunStart(spec, Mock(), Mock()), replace(lacking, fix="leave .cuda() out"), ()).fix.startswith(
+        "l"
+    )
 
 
 def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run() -> None:

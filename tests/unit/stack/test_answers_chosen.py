@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from lock_helpers import plan
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from stack_helpers import PYPI, host, index
 
 from ipexctl.api.open_hosts import open_sessions
@@ -36,7 +37,14 @@ from ipexctl.stack.install_context import (
     with_packages,
 )
 from ipexctl.stack.install_stack import install
-from ipexctl.stack.lock.stack_locking import LockedStack, _Locking, announce_stack, install_line, note_on_older
+from ipexctl.stack.lock.stack_locking import (
+    LockedStack,
+    _Locking,
+    announce_stack,
+    find_older,
+    install_line,
+    note_on_older,
+)
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, lacks_answer_about_mpi
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel, home_problem
 from ipexctl.stack.lock.wheels import Availability
@@ -264,8 +272,9 @@ def test_changes_are_named_and_versions_that_cannot_be_compared_are_no_downgrade
 def test_a_package_that_is_not_the_newest_is_noted() -> None:
     files = {name: (AvailableWheel(name, "2.0", f"{name}-2.0.tar.gz", "s"),) for name in ("deep", "pinned", "new")}
     locked = {"deep": "1.0", "pinned": "1.0", "new": "2.0"}
-    found = note_on_older(("Deep", "pinned>=1", "new", "gone"), locked, Availability(files), "3.11")
-    assert found.endswith(": deep 1.0 (s has 2.0)")
+    older = find_older(("Deep", "pinned>=1", "new", "gone"), locked, Availability(files), "3.11")
+    assert older == {"deep": Version("2.0")}
+    assert note_on_older(older, locked, Availability(files)).endswith(": deep 1.0 (s has 2.0)")
 
 
 @pytest.mark.parametrize(
