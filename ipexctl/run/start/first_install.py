@@ -129,8 +129,8 @@ def _install(
                 wanted = replace(wanted, tree=pack_project_files(root, path, largest=SMALL))
             report = install(start.opened, wanted, watch, probed=probed)
     except UserError as error:
-        fixes = (_line_of_run(error.fix, spec), _newest_line(start, probed))
-        error.fix = spec.options.apply(join_fixes(fixes, "; or, "))
+        fixes = (_newest_line(start, probed), _line_of_run(error.fix, spec))
+        error.fix = spec.options.apply(join_fixes(fixes, "; or "))
         raise
     refusal = report.refusal
     if refusal is not None:
@@ -141,7 +141,7 @@ def _install(
         replace(
             host,
             fix=join_fixes(
-                (_line_of_run(host.fix, spec), _newest_line(start, probed) if _is_of_verify(host) else ""), "; or, "
+                (_newest_line(start, probed) if _is_of_verify(host) else "", _line_of_run(host.fix, spec)), "; or "
             ),
         )
         for host in report.hosts

@@ -663,12 +663,28 @@ class _Locking:
         """True if lines of lists that need this package, or exclude others, are left out now."""
         if isinstance(error, Conflict):
             return self._leave_out_lines(error.packages, f"it can't be installed with {plan.row.name} and the others")
+        if self._take_package(error.package):
+            return True
         pattern = rf"([A-Za-z0-9][\w.-]*?)(?:==\S+)? depends\s+on\s+{re.escape(error.package)}"
         names = {error.package, *re.findall(pattern, error.reason)}
         if isinstance(error, LacksWheel):
             why = f"{error.package} has no wheel for Python {plan.python}"
             return self._leave_out_lines(names, why, build=f"; to build it: --build {error.package}")
         return self._leave_out_lines(names, f"no index has that version of {error.package}")
+
+    def _take_package(self, name: str) -> bool:
+        """True if a line of a list that names a module (`sklearn`, `PIL`) names its package now."""
+        context, request = self.context, self.context.request
+        lines = request.env.packages
+        line = next((each for each in lines if canonicalize_name(Requirement(each).name) == name), "")
+        package = next(iter(known_packages().get(re.split(r"[^\w.-]", line)[0], ())), name)
+        if canonicalize_name(project_of(package)) == name or line not in request.origins:
+            return False
+        env = replace(request.env, packages=tuple(package if each == line else each for each in lines))
+        origin = request.origins[line]
+        context.request = replace(request, env=env, origins={**request.origins, package: origin})
+        context.notes.append(f"{origin}: {line} names a module; its package is taken: {package}")
+        return True
 
     def _leave_out_lines(self, names: Collection[str], why: str, *, build: str = "") -> bool:
         """True if lines of lists with these packages are left out now."""

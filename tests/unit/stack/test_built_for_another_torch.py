@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from lock_helpers import plan
 
 from ipexctl.node.env.env_replies import AvailableWheel, PipSettings
 from ipexctl.stack.install_context import InstallRequest
-from ipexctl.stack.lock.stack_locking import built_for_another_torch, unneeded_lines
+from ipexctl.stack.lock.stack_locking import _Locking, built_for_another_torch, unneeded_lines
 from ipexctl.stack.lock.wheel_indexes import PYPI_SOURCE, IndexAnswer, Source
-from ipexctl.stack.lock.wheel_lock import Lock, Wheel
+from ipexctl.stack.lock.wheel_lock import Conflict, LacksPackage, LacksVersion, LacksWheel, Lock, Wheel
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
@@ -101,3 +106,32 @@ def test_a_library_of_a_list_that_the_script_does_not_import_can_be_left_out(
     origins = {"numpy": "requirements.txt:1", "torchvision>=0.8": "requirements.txt:2"}
     request = InstallRequest(EnvRequest(StackRequest(), packages), Sources(), (), origins=origins, needed=needed)
     assert unneeded_lines(request, ["torchvision", "torchaudio"]) == left
+
+
+@pytest.mark.parametrize(
+    ("error", "left", "note"),
+    [
+        (LacksWheel("sklearn", ""), "scikit-learn PIL sympy==1 numpy==1", "r.txt:1: sklearn==0.0 names a module; "),
+        (LacksPackage("pil", "", ""), "sklearn==0.0 pillow sympy==1 numpy==1", "r.txt:2: PIL names a module; "),
+        (LacksWheel("sympy", ""), "sklearn==0.0 PIL numpy==1", "r.txt:3: sympy==1 is left out: sympy has no wheel"),
+        (Conflict(frozenset(("sympy", "numpy")), "", ""), "sklearn==0.0 PIL numpy==1", "r.txt:3: sympy==1 is left out"),
+        (Conflict(frozenset(("numpy",)), "", ""), "", ""),
+        (LacksVersion("numpy", "", ""), "", ""),
+        (LacksWheel("yaml", ""), "", ""),  # another package requires it
+    ],
+)
+def test_lines_of_lists_are_changed_only_if_the_script_needs_no_more(
+    error: LacksPackage | LacksVersion | Conflict, left: str, note: str
+) -> None:
+    lines = ("sklearn==0.0", "PIL", "sympy==1", "numpy==1")
+    origins = {line: f"r.txt:{number}" for number, line in enumerate(lines, 1)}
+    needed = frozenset(("sklearn", "PIL", "numpy"))
+    context: Any = SimpleNamespace(notes=[])
+    context.request = InstallRequest(EnvRequest(StackRequest(), lines), Sources(), (), origins=origins, needed=needed)
+    assert _Locking(context, ())._leave_out(error, plan()) is bool(left)
+    assert context.request.env.packages == (tuple(left.split()) or lines)
+    assert [text.startswith(note) for text in context.notes] == [True] * bool(left)
+    if left:
+        typed = replace(context.request, env=EnvRequest(StackRequest(), lines), origins={})
+        context.request, context.notes = typed, []
+        assert (_Locking(context, ())._leave_out(error, plan()), context.request) == (False, typed)
