@@ -92,7 +92,8 @@ def install_first(
         if not is_there and (text := _check_before_install(start, wanted)):
             watcher.on_step("note: " + text)
     except StartError as error:
-        return _with_builds(start, error.failure, probed)
+        refused = _with_builds(start, error.failure, probed)
+        return refused if lacking is None else replace(refused, fix=_with_install(refused.fix))
 
     if lacking is not None:
         bare, env = fold(lacking.hosts), spec.asked.env
@@ -169,6 +170,16 @@ def _with_builds(start: RunStart, failure: StartFailure, probed: Sequence[HostFa
         line=line._replace(options=(*line.options, *each_with("--build", builds))),
     )
     return replace(failure, reason=f"{failure.reason}, and {why}", fix=fix)
+
+
+def _with_install(fix: str) -> str:
+    """Without --install, a printed line of `run` would be refused for want of the environment."""
+
+    def of_run(command: FixCommand) -> FixCommand:
+        is_other = command.verb != "run" or "--install" in command.options
+        return command if is_other else command._replace(options=("run", "--install", *command.options[1:]))
+
+    return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
 
 
 def _look_up(start: RunStart, packages: Sequence[str], probed: Sequence[HostFacts]) -> Refusal | None:

@@ -16,7 +16,7 @@ from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
@@ -27,6 +27,7 @@ from ipexctl.run.start.first_install import (
     _line_of_run,
     _newest_packages,
     _with_builds,
+    _with_install,
 )
 from ipexctl.run.start.pipeline import RunStart
 from ipexctl.run.start.script_imports import check_imports, install_by_run
@@ -132,6 +133,14 @@ def test_a_line_that_is_printed_names_the_builds_that_its_packages_need(
     assert _with_builds(RunStart(spec, Mock(), Mock()), replace(lacking, fix="leave .cuda() out"), ()).fix.startswith(
         "l"
     )
+
+
+def test_without_an_environment_each_printed_line_of_the_run_installs_it() -> None:
+    lines = (("run", "--ppn", "2"), ("run", "--install", "--ppn", "2"), ("install", "--ppn", "2"))
+    fix = join_fixes([Fix("cores: {line}", line=ipexctl_command(*line, argv=("train.py",))) for line in lines])
+    install, run = "ipexctl install --ppn 2 train.py", "ipexctl run --install --ppn 2 train.py"
+    assert _with_install(fix) == f"cores: {run}; cores: {run}; cores: {install}"
+    assert _with_install("leave out .cuda()") == "leave out .cuda()"
 
 
 def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run() -> None:
