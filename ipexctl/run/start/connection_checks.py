@@ -109,23 +109,18 @@ def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Map
     """Raise a StartError if a connection fails. Pure."""
     back, there = (tuple(name for name, each in results.items() if each.kind == kind) for kind in ("back", "there"))
     if back:
-        raise StartError(
-            StartFailure(
-                f"{fold(back)} cannot connect to {node0} at {addresses[node0]}: {results[back[0]].text}; is there a "
-                f"firewall on {node0}, or between them?",
-                _OPEN_PORTS,
-                (node0, *back),
-            )
+        raise StartError.because(
+            f"{fold(back)} cannot connect to {node0} at {addresses[node0]}: {results[back[0]].text}; is there a "
+            f"firewall on {node0}, or between them?",
+            _OPEN_PORTS,
+            (node0, *back),
         )
     if there:
         where = f"{there[0]} at {addresses[there[0]]}" if len(there) == 1 else fold(there)
-        raise StartError(
-            StartFailure(
-                f"{node0} cannot connect to {where}: {results[there[0]].text}; is there a firewall there, or between "
-                "them?",
-                _OPEN_PORTS,
-                there,
-            )
+        raise StartError.because(
+            f"{node0} cannot connect to {where}: {results[there[0]].text}; is there a firewall there, or between them?",
+            _OPEN_PORTS,
+            there,
         )
 
 
@@ -160,12 +155,10 @@ def check_ports(
                 break
         targets = {name: f"{addresses[name]} {port} {tokens[name]}" for name, port in listening.items()}
         if late := tuple(name for name in tokens if name not in targets):
-            raise StartError(
-                StartFailure(
-                    f"{fold(late)}: the login shell has not started the port check within {PATIENCE:.0f} s",
-                    Fix("check its startup files, such as ~/.bashrc; `ipexctl doctor` measures how long it takes"),
-                    late,
-                )
+            raise StartError.because(
+                f"{fold(late)}: the login shell has not started the port check within {PATIENCE:.0f} s",
+                Fix("check its startup files, such as ~/.bashrc; `ipexctl doctor` measures how long it takes"),
+                late,
             )
         for name in others:
             dialog.send(name, f"{seconds} {targets[node0]}\n".encode())

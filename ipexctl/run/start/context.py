@@ -157,24 +157,20 @@ def existing_environment(
     if broken_only := tuple(host for host in missing if host in broken):
         without = next((facts[host] for host in broken_only if not facts[host].software.running_pythons), None)
         get_python = ways_to_python(without.system) + "; then: " if without is not None else ""
-        raise StartError(
-            StartFailure(
-                f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
-                Fix(
-                    "{get_python}{install} makes it again; or use another Python: --python PATH",
-                    get_python=get_python,
-                    install=install,
-                ),
-                broken_only,
-            )
+        raise StartError.because(
+            f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
+            Fix(
+                "{get_python}{install} makes it again; or use another Python: --python PATH",
+                get_python=get_python,
+                install=install,
+            ),
+            broken_only,
         )
     if unread := tuple(host for host in missing if "programs" in facts[host].cut):  # environments come before them
-        raise StartError(
-            StartFailure(
-                f"{fold(unread)}: the probe was cut off before it had read the environments",
-                Fix("the host is slow now; when it answers sooner, type the call again: `ipexctl doctor`"),
-                unread,
-            )
+        raise StartError.because(
+            f"{fold(unread)}: the probe was cut off before it had read the environments",
+            Fix("the host is slow now; when it answers sooner, type the call again: `ipexctl doctor`"),
+            unread,
         )
     if missing:
         raise StartError(
@@ -275,7 +271,7 @@ def planned_environment(
     chosen = choose_stack(request, facts, rows, env=asked.env, ipex_use=spec.ipex_use)
     if isinstance(chosen, Refusal):
         reason = f"environment {asked.env!r} does not exist, and cannot be installed: {chosen.reason}"
-        raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))
+        raise StartError.because(reason, chosen.fix, chosen.hosts)
     note = f"the environment {asked.env} does not exist yet: this plan uses the one that install would make"
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]

@@ -90,7 +90,7 @@ class HostLocks:
             try:
                 is_waiting = self._wait()
             except Cancelled as error:
-                raise StartError(StartFailure(error.reason, error.fix)) from None
+                raise StartError.because(error.reason, error.fix) from None
             finally:
                 self._queue.leave()
             undo.pop_all()

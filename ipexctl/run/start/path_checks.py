@@ -34,7 +34,7 @@ from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.start_request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, answers_of
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
@@ -173,16 +173,10 @@ def check_paths(
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))
 
-    found: dict[str, FoundPaths] = {}
-    outcomes = {done.host.name: done for done in pool.each(hosts, check)}  # to its end, and they come in any order
-    for done in (outcomes[host.name] for host in hosts):
-        if done.error is not None:
-            raise StartError(StartFailure.of_host(done.host.name, done.error))
-        found[done.host.name] = done.result or FoundPaths()
+    found = answers_of(hosts, pool, check)
     if local_data is None:
         local_data = {path: LocalPath(path, path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
-    ordered = {host.name: found[host.name] for host in hosts}
-    checked = evaluate_paths(ordered, asked.python, hosts, local_data, local_arguments)
+    checked = evaluate_paths(found, asked.python, hosts, local_data, local_arguments)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
@@ -292,7 +286,7 @@ def evaluate_paths(
             fix = "without --no-sync it is synced; with it, every host must have that path"
         elif option == "--data":
             fix = _data_fix(path, hosts, names, local_data.get(path))
-        raise StartError(StartFailure(reason, fix, tuple(names)))
+        raise StartError.because(reason, fix, tuple(names))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
     notes = (*_exposed_notes(found), *_argument_notes(found, local_arguments))
     if python is None:
@@ -302,13 +296,10 @@ def evaluate_paths(
     if broken:
         first = next(iter(broken))
         failing = tuple(name for name, text in broken.items() if text == broken[first])
-        raise StartError(
-            StartFailure(
-                f"--python {python} on {fold(failing)}: {broken[first]}",
-                "name a Python that has the same path on every host; without --python: the environment of ipexctl "
-                "install",
-                failing,
-            )
+        raise StartError.because(
+            f"--python {python} on {fold(failing)}: {broken[first]}",
+            "name a Python that has the same path on every host; without --python: the environment of ipexctl install",
+            failing,
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
     return CheckedPaths(env, mpi, notes=notes)
@@ -364,13 +355,10 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
     for name, other in mpis.items():
         if (other.flavor, other.version) != (mpi.flavor, mpi.version):
             version, other_version = (f"{found.flavor} {found.version or ''}".strip() for found in (mpi, other))
-            raise StartError(
-                StartFailure(
-                    f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks "
-                    "together",
-                    Fix("use the same MPI on every host; without --mpi: the one that `ipexctl install` brings"),
-                    (name,),
-                )
+            raise StartError.because(
+                f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks together",
+                Fix("use the same MPI on every host; without --mpi: the one that `ipexctl install` brings"),
+                (name,),
             )
     return mpi
 
@@ -379,23 +367,19 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
     first, *_ = pythons
     for name, found in pythons.items():
         if found.version < _OLDEST_PYTHON:
-            raise StartError(
-                StartFailure(
-                    f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
-                    "ranks need Python 3.8 or newer: --python PATH",
-                    (name,),
-                )
+            raise StartError.because(
+                f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
+                "ranks need Python 3.8 or newer: --python PATH",
+                (name,),
             )
         for package in ("python", *_SAME_PACKAGES):
             version, other_version = pythons[first].version_of(package), found.version_of(package)
             if version != other_version:
-                raise StartError(
-                    StartFailure(
-                        f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
-                        "different stacks cannot communicate",
-                        Fix("use the same packages on every host, or: `ipexctl install`"),
-                        (name,),
-                    )
+                raise StartError.because(
+                    f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
+                    "different stacks cannot communicate",
+                    Fix("use the same packages on every host, or: `ipexctl install`"),
+                    (name,),
                 )
     found = pythons[first]
     variables, prepended, packages = {"PATH": f"{found.prefix}/bin"}, ["PATH"], dict(found.packages)

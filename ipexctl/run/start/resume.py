@@ -32,7 +32,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run.start.exclusive import inspect_hosts
-from ipexctl.run.start.start_request import StartError, StartFailure, refuse_bad_rank_counts
+from ipexctl.run.start.start_request import StartError, StartFailure, answers_of, refuse_bad_rank_counts
 from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)
@@ -163,11 +163,7 @@ def keep_checkpoint(
     asking = list(nodes)
     for sets_aside in (False, True):
         keep["sets_aside"] = sets_aside
-        for done in pool.each(asking, ask):
-            if done.error is not None or done.result is None:
-                assert done.error is not None
-                raise StartError(StartFailure.of_host(done.host.name, done.error))
-            found[done.host.name] = done.result
+        found |= answers_of(asking, pool, ask)
         replaced = {name: kept for name, (kept, _) in found.items() if kept.path and kept.run not in asked.resumed}
         if replaced and (sets_aside or len(replaced) == sum(bool(kept.path) for kept, _ in found.values())):
             raise StartError(replaced_checkpoint(run, replaced, cwd))

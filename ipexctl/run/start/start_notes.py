@@ -36,7 +36,7 @@ from ipexctl.projects.own_launches import RAY
 from ipexctl.projects.root import real_path
 from ipexctl.projects.trainer_use import SETTING
 from ipexctl.run.start.script_imports import check_own_modules
-from ipexctl.run.start.start_request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError
 from ipexctl.sync.path_notes import PathNotes
 
 _SHOWN: Final = PathNotes("start-notes")
@@ -69,7 +69,7 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
             install = ("--install",) if spec.asked.install else ()
             argv = reduce(_with_option, (line.option for line in certain), spec.asked.program)
             fix = Fix.of((ipexctl_command("run", *install, argv=argv),))
-        raise StartError(StartFailure(reason, fix, exit_code=2))
+        raise StartError.because(reason, fix, exit_code=2)
 
 
 def _without_typed(lines: Sequence[GpuLine], argv: Sequence[str]) -> tuple[GpuLine, ...]:
@@ -100,7 +100,7 @@ def check_resumed_trl(spec: RunSpec, packages: Mapping[str, str]) -> None:
         reason = f"trl {version} ignores {RESUMES}: {asked.script} would start over and overwrite the checkpoint"
         line = "`ipexctl install --with {trl}`" if asked.python is None else "`{python} -m pip install {trl}`"
         fix = Fix(line, python=asked.python, trl=f"trl>={RESUMING_TRL}")
-        raise StartError(StartFailure(reason, fix, exit_code=2))
+        raise StartError.because(reason, fix, exit_code=2)
 
 
 def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None:
@@ -140,7 +140,7 @@ def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     each = ipexctl_command("run", "--ppn", str(plan.world_size // len(plan.hosts)), argv=asked.program)
     other = "paste its line of Python" if shell else "paste the line of the training"
     fix = Fix("if one is to run it: {one}; if each is: {each}; or {other}", one=one, each=each, other=other)
-    raise StartError(StartFailure(reason, fix, exit_code=2))
+    raise StartError.because(reason, fix, exit_code=2)
 
 
 def accelerate_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ def trl_notes(context: Gathered, plan: Plan) -> Iterator[str]:
     if "--dtype" in plan.command and before(version, DTYPE_TRL):
         reason = f"trl {version} does not know --dtype: its scripts end with an error"
         fix = Fix("{update}; or add to the line: --torch_dtype bfloat16", update=update)
-        raise StartError(StartFailure(reason, fix, exit_code=2))
+        raise StartError.because(reason, fix, exit_code=2)
     if plan.asked.checkpoint and before(version, RESUMING_TRL):
         text = f"trl {version} does not go on from a checkpoint: after a lost host, it starts over"
         yield Fix("{text}; {update}", text=text, update=update)

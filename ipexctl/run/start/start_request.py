@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from ipexctl.errors import FileError, Refusal, UserError
 from ipexctl.file_reader import VARIABLES, decode_text, read_typed
@@ -22,12 +22,15 @@ from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import CallOptions
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.remote.session import Session
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import expand_tilde, format_count, is_variable_name
 
+T = TypeVar("T")
 _LONGEST_TAG: Final = 80
 
 
@@ -59,6 +62,20 @@ class StartError(Exception):
         if not isinstance(refusal, StartFailure):
             refusal = StartFailure(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
         self.failure = refusal
+
+    @classmethod
+    def because(cls, reason: str, fix: str = "", hosts: tuple[str, ...] = (), exit_code: int = 1) -> StartError:
+        return cls(StartFailure(reason, fix, hosts, exit_code))
+
+
+def answers_of(hosts: Sequence[Host], pool: SessionPool, ask: Callable[[Host, Session], T]) -> dict[str, T]:
+    """Return each host's answer, in the order of the hosts. Raises a StartError for the first that gave none."""
+
+    def fail(host: Host, error: HostError) -> NoReturn:
+        raise StartError(StartFailure.of_host(host.name, error))
+
+    outcomes = {done.host.name: done for done in pool.each(hosts, ask)}  # to its end, and they come in any order
+    return {host.name: outcomes[host.name].result_or(fail) for host in hosts}
 
 
 def with_given(asked: Asked, given: Mapping[str, Any]) -> Asked:

@@ -27,7 +27,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import walk_to
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.start_project import describe_project
-from ipexctl.run.start.start_request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError
 from ipexctl.sync.ignore import is_credential, pattern_for
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.path_notes import PathNotes
@@ -95,7 +95,7 @@ class ProjectUpload:
             first = failed[0]
             reason = f"{first.host.name}: the project could not be synced: {first.reason}"
             hosts = tuple(host.host.name for host in failed)
-            raise StartError(StartFailure(reason, first.fix, hosts, first.exit_code))
+            raise StartError.because(reason, first.fix, hosts, first.exit_code)
         self._tell(report, sync)
         path = report.path or next((host.path for host in report.hosts if host.path), None)
         return path or f"{context.home}/code/{report.project}", seconds

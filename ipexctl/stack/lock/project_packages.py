@@ -188,6 +188,11 @@ def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]
     return project, table(project, "optional-dependencies"), table(document, "dependency-groups")
 
 
+def _no_such_list(path: Path, name: str, known: Sequence[str]) -> UserError:
+    has = f"it has {', '.join(known) or 'none'}"
+    return UserError(f"{path} has no extra and no group {quote(name)}", fix=did_you_mean(name, known, has, cutoff=0.6))
+
+
 class _Pyproject:
     def __init__(self, path: Path, text: str, scope: ProjectScope) -> None:
         self.path, self.text, self.scope = path, text, scope
@@ -223,11 +228,7 @@ class _Pyproject:
                         yield from self._list(entries, (*above, key))
                         self._read.add(key)
                     return
-        known = [*self.extras, *self.groups]
-        has = f"it has {', '.join(known)}" if known else "it has none"
-        raise UserError(
-            f"{self.path} has no extra and no group {quote(name)}", fix=did_you_mean(name, known, has, cutoff=0.6)
-        )
+        raise _no_such_list(self.path, name, [*self.extras, *self.groups])
 
     def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
         for entry in entries if isinstance(entries, (list, tuple)) else ():
@@ -373,10 +374,7 @@ def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str
             option = option or next((kind for kind, table in kinds if plain in table), "")
             known += [*extras, *groups]
         if not option:
-            raise UserError(
-                f"{path} has no extra and no group {quote(plain)}",
-                fix=did_you_mean(plain, known, f"it has {', '.join(known) or 'none'}", cutoff=0.6),
-            )
+            raise _no_such_list(path, plain, known)
         options += [option, plain]
     return options
 

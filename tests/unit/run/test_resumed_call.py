@@ -26,6 +26,7 @@ from ipexctl.node.files.kept_checkpoint import KeptCheckpoint
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import Outcome
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
@@ -182,10 +183,10 @@ def test_a_run_is_begun_anew_only_with_its_checkpoint(
             archive.writestr("step", "20" * 20)
         os.truncate(tmp_path / "work/last.pt", min(written, (tmp_path / "work/last.pt").stat().st_size))
 
-    def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[SimpleNamespace]:
+    def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[Outcome[Host, object]]:
         for node in nodes:
             error = GONE if node.name in silent else None
-            yield SimpleNamespace(host=node, error=error, result=None if error else ask(node, LocalSession(node)))
+            yield Outcome(node, None if error else ask(node, LocalSession(node)), error)
 
     spec = changed(SPEC, checkpoint="last.pt", resumed=("train-1",))
     plan = RECORD.plan._replace(cwd=str(tmp_path / "work"), home=str(tmp_path / "home"))
@@ -221,8 +222,8 @@ def test_what_another_run_wrote_makes_way_only_where_a_host_has_the_checkpoint(
             kept = KeptCheckpoint(replaced=f"{has[host]}:/work/out/b.pt")
         return Reply({"kept": kept._asdict()})
 
-    def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[SimpleNamespace]:
-        return (SimpleNamespace(host=node, error=None, result=ask(node, LocalSession(node))) for node in nodes)
+    def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[Outcome[Host, object]]:
+        return (Outcome(node, ask(node, LocalSession(node))) for node in nodes)
 
     monkeypatch.setattr("ipexctl.run.start.resume.call", call)
     pool: Any = SimpleNamespace(each=each, cancel=Cancel())
