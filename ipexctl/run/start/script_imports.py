@@ -40,10 +40,9 @@ from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
-from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.start_request import StartError, StartFailure
+from ipexctl.run.start.start_request import StartError, StartFailure, answers_of
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.lock.wheel_indexes import TORCH_CPU
 from ipexctl.sync.project import Project
@@ -119,23 +118,19 @@ def check_own_modules(script: ScriptFile, packages: Collection[str]) -> None:
         is_built = owner is not None and entry.module in owner.declaration.extensions
         if source is not None or is_built:
             place = owner.file if owner is not None else os.path.relpath(source or "", layout.root)
-            raise StartError(
-                StartFailure(
-                    f"{name} has compiled parts ({place}), which hosts do not have: {file} imports {entry.module} "
-                    f"(line {entry.line})",
-                    Fix(
-                        "build its wheel, and install that: `ipexctl install --build {directory}`",
-                        directory=_place(layout, owner),
-                    ),
-                    exit_code=2,
-                )
-            )
-        raise StartError(
-            StartFailure(
-                f"{file} imports {entry.module} (line {entry.line}), which no file of {tilde_path(layout.root)} has",
-                _making_line(layout, owner),
+            raise StartError.because(
+                f"{name} has compiled parts ({place}), which hosts do not have: {file} imports {entry.module} "
+                f"(line {entry.line})",
+                Fix(
+                    "build its wheel, and install that: `ipexctl install --build {directory}`",
+                    directory=_place(layout, owner),
+                ),
                 exit_code=2,
             )
+        raise StartError.because(
+            f"{file} imports {entry.module} (line {entry.line}), which no file of {tilde_path(layout.root)} has",
+            _making_line(layout, owner),
+            exit_code=2,
         )
 
 
@@ -181,35 +176,24 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
         reply = call_line(session, command, source, None, silence=PATIENCE)
         return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
 
-    outcomes = {done.host.name: done for done in pool.each(hosts, check)}
-    missing: dict[str, tuple[str, ...]] = {}
-    for host in hosts:
-        done = outcomes[host.name]
-        if done.result is None:
-            raise StartError(StartFailure.of_host(host.name, done.error or HostError("it gave no answer")))
-        missing[host.name], fault = done.result
-        if fault is not None:
-            check_syntax(script, fault)
-    return check_imports(script, missing)
+    answers = answers_of(hosts, pool, check)
+    for fault in (fault for _, fault in answers.values() if fault is not None):
+        check_syntax(script, fault)
+    return check_imports(script, {name: missing for name, (missing, _) in answers.items()})
 
 
 def check_tool(hosts: Sequence[Host], python: str, asked: Asked, pool: SessionPool) -> None:
     """One round trip to every host. Raises a StartError if the environment's bin lacks the command."""
     path = posixpath.join(posixpath.dirname(python), asked.script)
     command = Command.argv("test", "-x", path)._replace(label="check the command")
-    outcomes = list(pool.each(hosts, lambda _, session: capture(session, command, silence=PATIENCE).ended.code))
-    for done in outcomes:
-        if done.result is None:
-            raise StartError(StartFailure.of_host(done.host.name, done.error or HostError("it gave no answer")))
-    if lacking := [done.host.name for done in outcomes if done.result]:
-        raise StartError(
-            StartFailure(
-                f"{quote(asked.script)}: there is no such script here, and no such command in the environment of "
-                f"{fold(lacking)}",
-                Fix("for a command of the hosts themselves: `ipexctl run -- {*argv}`", argv=asked.argv),
-                tuple(lacking),
-                exit_code=2,
-            )
+    codes = answers_of(hosts, pool, lambda _, session: capture(session, command, silence=PATIENCE).ended.code)
+    if lacking := [name for name, code in codes.items() if code]:
+        raise StartError.because(
+            f"{quote(asked.script)}: there is no such script here, and no such command in the environment of "
+            f"{fold(lacking)}",
+            Fix("for a command of the hosts themselves: `ipexctl run -- {*argv}`", argv=asked.argv),
+            tuple(lacking),
+            exit_code=2,
         )
 
 
