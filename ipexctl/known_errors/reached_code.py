@@ -13,6 +13,8 @@ from typing import Final
 
 _MOST_HOPS: Final = 50
 """Imports that are followed for one name."""
+_RUNNERS: Final = frozenset(("absl.app.run", "fire.Fire", "typer.run", "tyro.cli"))
+"""Functions that call their first argument with what is typed."""
 
 
 def scopes_of(tree: ast.Module) -> dict[ast.AST, str]:
@@ -43,18 +45,32 @@ class FileNames:
         self._instances: dict[tuple[str, str], str] = {}
         self._stars: list[str] = []
         self._calls = defaultdict[str, set[str]](set)
+        self._given = defaultdict[str, set[tuple[str, str]]](set)
+        """Called names, each with the name that it gets first."""
+        self._commands: dict[str, str] = {}
+        """Name of a Typer → the function that it runs, if it is its only command."""
+        self._uses = Counter[str]()
+        """Of a name, but for calls of it."""
 
     def read(self, node: ast.AST, scope: str, *, is_sure: bool) -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             self._bound[scope, node.id] += 1
+        elif isinstance(node, ast.Name):
+            self._uses[node.id] += 1
         elif isinstance(node, ast.arg):
             self._bound[scope, node.arg] += 1
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._bound[scope, node.name] += 1
+            decorators = (_callee(each) for each in node.decorator_list if isinstance(each, ast.Call))
+            self._commands |= {each.partition(".")[0]: node.name for each in decorators if each.endswith(".command")}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self._read_import(node, scope)
-        elif isinstance(node, ast.Call) and is_sure:
-            self._calls[scope].add(_callee(node))
+        elif isinstance(node, ast.Call):
+            self._uses.subtract([node.func.id] if isinstance(node.func, ast.Name) else ())
+            if is_sure:
+                self._calls[scope].add(_callee(node))
+            if is_sure and node.args and isinstance(node.args[0], ast.Name):
+                self._given[scope].add((_callee(node), node.args[0].id))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             names = (each.id for each in node.targets if isinstance(each, ast.Name))
             self._instances |= {(scope, name): _callee(node.value) for name in names}
@@ -83,24 +99,33 @@ class FileNames:
         first = name.partition(".")[0]
         if not self._bound["", first]:
             return [f"{star}.{name}" for star in self._stars]
+        is_typer = "typer.Typer" in self._full(self._instances.get(("", name), ""), "")
+        if is_typer and self._bound["", name] == self._uses[name] == 1 and name in self._commands:
+            return [f"{self.module}.{self._commands[name]}"]
         target = self._imports.get(("", first)) if self._bound["", first] == 1 else None
         return [target + name[len(first) :]] if target else []
 
     def calls_of(self, scope: str) -> Iterator[str]:
         """What the definition calls in any case, or for an empty name the module, from the project's root."""
         for called in self._calls[scope]:
-            name, place = called, self._place(called, scope)
+            yield self._full(called, scope)
+        for runner, given in self._given[scope]:
+            if self._full(runner, scope) in _RUNNERS:
+                yield self._full(given, scope)
+
+    def _full(self, name: str, scope: str) -> str:
+        """The name from the project's root; empty if it is not known."""
+        place = self._place(name, scope)
+        first, _, rest = name.partition(".")
+        if rest and self._bound[place, first] == 1 and (place, first) in self._instances:
+            name = f"{self._instances[place, first]}.{rest}"
+            place = self._place(name, place)
             first, _, rest = name.partition(".")
-            if rest and self._bound[place, first] == 1 and (place, first) in self._instances:
-                name = f"{self._instances[place, first]}.{rest}"
-                place = self._place(name, place)
-                first, _, rest = name.partition(".")
-            if first == "self":
-                yield f"{self.module}.{scope.partition('.')[0]}.{rest}"
-            elif not place:
-                yield f"{self.module}.{name}"
-            elif self._bound[place, first] == 1 and (place, first) in self._imports:
-                yield self._imports[place, first] + name[len(first) :]
+        if first == "self":
+            return f"{self.module}.{scope.partition('.')[0]}.{rest}"
+        if self._bound[place, first] == 1 and (place, first) in self._imports:
+            return self._imports[place, first] + name[len(first) :]
+        return "" if place else f"{self.module}.{name}"
 
     def _place(self, name: str, scope: str) -> str:
         """The scope that binds the name."""
