@@ -22,7 +22,8 @@ _CALLS: Final = re.compile(
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available")
-_PATCH: Final = re.compile(r"\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
+_PATCH: Final = re.compile(r"\bexec\(|\bmock\b|\btorch\.(?!backends\.)[\w.]{1,80} = |setattr\(torch")
+_EXECUTED: Final = re.compile(r"^exec\(open\(['\"]([\w./-]+)['\"]\)\.read\(\)\)", re.MULTILINE)
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)
@@ -117,7 +118,8 @@ def lines_of_files(files: Mapping[str, GpuCode], others: Mapping[str, Callable[[
         lines: dict[int, GpuLine] = {}
         for line, scopes, is_chosen in file.found:
             has_others = bool(name) and (is_patched or (is_chosen and has_doubt))
-            is_certain = line.is_certain and not file.has_doubt and not has_others
+            has_others |= file.is_patched if line.option else file.has_doubt
+            is_certain = line.is_certain and not has_others
             is_certain &= all((file.names.module, scope) in reached for scope in scopes)
             if is_certain or line.line not in lines:
                 lines[line.line] = line._replace(is_certain=is_certain, file=name)
@@ -125,12 +127,20 @@ def lines_of_files(files: Mapping[str, GpuCode], others: Mapping[str, Callable[[
     return tuple(found)
 
 
-def read_gpu_code(tree: ast.Module, text: str, name: str) -> GpuCode:
-    """Not recursive, because code may be nested deeply. `name`: the file's path from the project's root."""
-    lines, is_patched = text.split("\n"), _PATCH.search(text) is not None
+def executed_file(text: str) -> str:
+    """The file whose text the script executes, as nanoGPT's `configurator.py`; or empty."""
+    return found[1] if (found := _EXECUTED.search(text)) is not None else ""
+
+
+def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") -> GpuCode:
+    """Not recursive, because code may be nested deeply. `name`: the file's path from the project's root. `executed`:
+    the text of its `executed_file`, which may make options of the names that are set before."""
+    has_options = "sys.argv" in executed and "globals()[" in executed and _DOUBT.search(executed) is None
+    before, *rest = _EXECUTED.split(text, 1) if has_options else ("", text)
+    lines, is_patched = text.split("\n"), any(map(_PATCH.search, (before, *rest)))
     has_doubt = is_patched or _DOUBT.search(text) is not None
     found, surest = list[_Found](), dict[int, bool]()
-    variables, scopes = _Variables(), scopes_of(tree)
+    variables, scopes = _Variables(before.count("\n")), scopes_of(tree)
     names = FileNames(name, scopes.values())
     waiting: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
     while waiting:
@@ -163,8 +173,9 @@ def read_gpu_code(tree: ast.Module, text: str, name: str) -> GpuCode:
 class _Variables:
     """Names that are set to a GPU's backend or device, and the definitions whose calls use them."""
 
-    def __init__(self) -> None:
-        self._set: dict[str, list[tuple[ast.stmt, str, bool]]] = {}
+    def __init__(self, options_end: int) -> None:
+        self._options_end = options_end
+        self._set: dict[str, list[tuple[ast.Assign | ast.AnnAssign, str, bool]]] = {}
         self._other: set[str] = set()
         self._used: dict[str, set[str]] = {}
 
@@ -190,7 +201,10 @@ class _Variables:
     def lines(self) -> Iterator[_Found]:
         for name in self._set.keys() & self._used.keys():
             for node, scope, is_sure in self._set[name]:
-                line = GpuLine(node.lineno, _source(node), is_sure and name not in self._other)
+                is_global = not node.col_offset and node.lineno <= self._options_end
+                is_option = is_global and isinstance(node.value, ast.Constant)
+                option = (f"--{name}={'gloo' if 'nccl' in _source(node.value) else 'cpu'}",) if is_option else ()
+                line = GpuLine(node.lineno, _source(node), is_sure and name not in self._other, option=option)
                 for use in self._used[name]:
                     yield _Found(line, (scope, use), is_chosen=True)
                 if not self._used[name]:

@@ -16,9 +16,9 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
+from ipexctl.file_reader import SCRIPT, SOURCE, NotRegularError, read_or_empty, read_regular
 from ipexctl.hosts.host import quote
-from ipexctl.known_errors.gpu_code import GpuCode, find_gpu_lines, lines_of_files, read_gpu_code
+from ipexctl.known_errors.gpu_code import GpuCode, executed_file, find_gpu_lines, lines_of_files, read_gpu_code
 from ipexctl.known_errors.reached_code import FileNames, module_of
 from ipexctl.launch.request import MPI_MODULES
 from ipexctl.node.common.fix import Fix, ipexctl_command
@@ -136,8 +136,12 @@ def _with_imports(
     built = {name for each in layout.own for name in each.declaration.extensions}
     reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own, built=built)
     own = {entry.module for entry, _ in reached.own}
-    if any(code.found for code in of_gpu.values()):
-        gpu = lines_of_files({"": read_gpu_code(tree, script.text or "", script.name), **of_gpu}, others)
+    text = script.text or ""
+    executed = (
+        read_or_empty(places[0] / file, SOURCE).decode("utf-8", "replace") if (file := executed_file(text)) else ""
+    )
+    if executed or any(code.found for code in of_gpu.values()):
+        gpu = lines_of_files({"": read_gpu_code(tree, text, script.name, executed), **of_gpu}, others)
     if not any(line.is_certain or not line.file for line in gpu):  # code for GPUs, which may not be reached
         gpu = tuple(line for line in gpu if line.option)
     return replace(

@@ -65,29 +65,33 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     if certain:
         reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
         fix: str = suggestions(lines)
-        if all(line.option for line in certain):
+        if all(line.option for line in lines):
             install = ("--install",) if spec.asked.install else ()
-            argv = reduce(_with_option, (line.option for line in certain), spec.asked.program)
+            argv = reduce(_with_option, (line.option for line in lines), spec.asked.program)
             fix = Fix.of((ipexctl_command("run", *install, argv=argv),))
         raise StartError.because(reason, fix, exit_code=2)
 
 
 def _without_typed(lines: Sequence[GpuLine], argv: Sequence[str]) -> tuple[GpuLine, ...]:
-    """The lines without options that the call has, unless with a GPU as their value."""
+    """The lines without options that the call has, unless with a GPU as their value. A word that is no option may be a
+    file of options with `=`."""
     typed = {word.partition("=")[0] for word in argv}
-    return tuple(
-        line
-        for line in lines
-        if not typed.intersection(line.option[:1]) or len(_with_option(argv, line.option)) == len(argv)
-    )
+    has_file = any("=" not in word for word in argv[1:])
+
+    def is_typed(option: Sequence[str]) -> bool:
+        name, sign, _ = "".join(option[:1]).partition("=")
+        return (name in typed or (bool(sign) and has_file)) and len(_with_option(argv, option)) != len(argv)
+
+    return tuple(line for line in lines if not is_typed(line.option))
 
 
 def _with_option(argv: Sequence[str], option: Sequence[str]) -> tuple[str, ...]:
     """The call with the option for CPUs, in place of a GPU that it names for the same option."""
+    own, _, wanted = option[0].partition("=")
     for at, word in enumerate(argv):
         name, sign, value = word.partition("=")
-        if name == option[0] and _GPU.fullmatch(value or "".join(argv[at + 1 : at + 2])):
-            words = (f"{name}={option[-1]}",) if sign else (name, option[-1])
+        if name == own and _GPU.fullmatch(value or "".join(argv[at + 1 : at + 2])):
+            words = (f"{name}={wanted or option[-1]}",) if sign else (name, option[-1])
             return (*argv[:at], *words, *argv[at + len(words) :])
     return (*argv, *option)
 

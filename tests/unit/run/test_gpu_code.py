@@ -11,7 +11,7 @@ import pytest
 from case_table import case_table
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_for, suggestions
 from ipexctl.projects.layout import read_layout
-from ipexctl.projects.script_file import ProjectLocation
+from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_reading import project_script, read_script
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_request import StartError
@@ -147,6 +147,15 @@ def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
         assert not is_refused
 
 
+def fix_of(script: ScriptFile, typed: str) -> str:
+    argv = ("t.py", *typed.split())
+    try:
+        check_gpu_code(spec_of("script", argv, project=ProjectLocation(Path(), ".", argv, script)), {})
+    except StartError as error:
+        return str(error.failure.fix).strip("`")
+    return ""
+
+
 @pytest.mark.parametrize(
     ("code", "typed", "fix"),
     [
@@ -176,16 +185,26 @@ def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
 )
 def test_an_option_of_the_script_that_chooses_the_cpu_is_named(code: str, typed: str, fix: str) -> None:
     script, _ = read_script("t.py", code.encode())
-    argv = ("t.py", *typed.split())
-    spec = spec_of("script", argv, project=ProjectLocation(Path(), ".", argv, script))
-    try:
-        check_gpu_code(spec, {})
-        refusal = ""
-    except StartError as error:
-        refusal = str(error.failure.fix)
-    assert refusal.strip("`") == ("" if fix.startswith("note: ") else fix)
+    assert fix_of(script, typed) == ("" if fix.startswith("note: ") else fix)
     if fix.startswith("note: "):
         assert f"type {fix[6:]} behind the script" in suggestions(script.gpu_lines)
+
+
+EXECUTED: Final = {
+    "options.py": "for word in sys.argv[1:]:\n    name, value = word.split('=')\n    globals()[name[2:]] = value\n",
+    "defaults.py": "globals()['size'] = 3\n",
+    "reader.py": "size = int(sys.argv[1])\n",
+    "careful.py": "globals()[sys.argv[1]] = 'cpu'\n",
+}
+
+
+@case_table
+def test_a_name_that_an_executed_file_sets_to_what_is_typed_is_an_option(
+    script: str, typed: str, fix: str, tmp_path: Path
+) -> None:
+    for name, text in {**EXECUTED, "t.py": script}.items():
+        (tmp_path / name).write_text(text)
+    assert fix_of(project_script("t.py", tmp_path / "t.py", read_layout(tmp_path, tmp_path)), typed) == fix
 
 
 OWN_MODULES: Final = {
