@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from ipexctl.known_errors.reached_code import FileNames, find_reached, scopes_of
@@ -21,13 +21,15 @@ _CALLS: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
-_DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available")
+_SWITCH: Final = re.compile(r"(?:self\.)?\w*cuda\w*")
+_DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available(?!:)")
 _PATCH: Final = re.compile(r"\bexec\(|\bmock\b|\btorch\.(?!backends\.)[\w.]{1,80} = |setattr\(torch")
 _EXECUTED: Final = re.compile(r"^exec\(open\(['\"]([\w./-]+)['\"]\)\.read\(\)\)", re.MULTILINE)
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
+        (r"^if (?:self\.)?\w*cuda\w*: ", "pass False for it, not True"),
         (r"init_process_group\(", 'init_process_group("gloo")'),
         (r"get_default_backend_for_device\(", '"gloo" instead'),
         (r"\bdevice_ids\b", _PLAIN_DDP),
@@ -118,10 +120,9 @@ def lines_of_files(files: Mapping[str, GpuCode], others: Mapping[str, Callable[[
         lines: dict[int, GpuLine] = {}
         for line, scopes, is_chosen in file.found:
             has_others = bool(name) and (is_patched or (is_chosen and has_doubt))
-            has_others |= file.is_patched if line.option else file.has_doubt
-            is_certain = line.is_certain and not has_others
+            is_certain = line.is_certain and not has_others and not (file.is_patched if line.option else file.has_doubt)
             is_certain &= all((file.names.module, scope) in reached for scope in scopes)
-            if is_certain or line.line not in lines:
+            if is_certain or (line.line not in lines and "(" not in "".join(scopes)):
                 lines[line.line] = line._replace(is_certain=is_certain, file=name)
         found += (lines[number] for number in sorted(lines))
     return tuple(found)
@@ -140,7 +141,7 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
     lines, is_patched = text.split("\n"), any(map(_PATCH.search, (before, *rest)))
     has_doubt = is_patched or _DOUBT.search(text) is not None
     found, surest = list[_Found](), dict[int, bool]()
-    variables, scopes = _Variables(before.count("\n")), scopes_of(tree)
+    variables, scopes = _Variables(), scopes_of(tree)
     names = FileNames(name, scopes.values())
     waiting: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
     while waiting:
@@ -149,6 +150,7 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
             variables.read_guarded(node)
             for each in ast.walk(node):
                 names.read(each, scope, is_sure=False)
+            found += _switched(node, scope) if is_sure else ()
             continue
         names.read(node, scope, is_sure=is_sure)
         if isinstance(node, ast.Call) and is_sure > surest.get(node.lineno, -1) and _needs_gpu(node):
@@ -166,15 +168,24 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
         are_sure = is_function or (is_sure and (is_main or isinstance(node, _REACHED)))
         below = scopes.get(node, scope)
         waiting += ((part, below, is_reached) for part, is_reached in _parts(node, is_sure=are_sure))
-    found += variables.lines()
+    found += variables.lines(before.count("\n"))
     return GpuCode(tuple(found), names, has_doubt, is_patched)
+
+
+def _switched(node: ast.AST, scope: str) -> Iterator[_Found]:
+    """What a block does for GPUs if its test, a name as `self.cuda`, is True."""
+    if not isinstance(node, ast.If) or _SWITCH.fullmatch(tested := _name(node.test)) is None:
+        return
+    for each in takewhile(lambda each: not _may_leave(each), node.body):
+        if isinstance(each, (ast.Expr, ast.Assign)) and isinstance(each.value, ast.Call) and _needs_gpu(each.value):
+            line = GpuLine(each.lineno, f"if {tested}: {_source(each)}", True)
+            yield _Found(line, (f"{scope}({tested})",), is_chosen=True)
 
 
 class _Variables:
     """Names that are set to a GPU's backend or device, and the definitions whose calls use them."""
 
-    def __init__(self, options_end: int) -> None:
-        self._options_end = options_end
+    def __init__(self) -> None:
         self._set: dict[str, list[tuple[ast.Assign | ast.AnnAssign, str, bool]]] = {}
         self._other: set[str] = set()
         self._used: dict[str, set[str]] = {}
@@ -198,11 +209,10 @@ class _Variables:
             *(_targets(node) for node in ast.walk(guard) if isinstance(node, (ast.Assign, ast.AnnAssign)))
         )
 
-    def lines(self) -> Iterator[_Found]:
+    def lines(self, options_end: int) -> Iterator[_Found]:
         for name in self._set.keys() & self._used.keys():
             for node, scope, is_sure in self._set[name]:
-                is_global = not node.col_offset and node.lineno <= self._options_end
-                is_option = is_global and isinstance(node.value, ast.Constant)
+                is_option = isinstance(node.value, ast.Constant) and not node.col_offset and node.lineno <= options_end
                 option = (f"--{name}={'gloo' if 'nccl' in _source(node.value) else 'cpu'}",) if is_option else ()
                 line = GpuLine(node.lineno, _source(node), is_sure and name not in self._other, option=option)
                 for use in self._used[name]:

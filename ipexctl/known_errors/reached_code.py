@@ -13,8 +13,8 @@ from typing import Final
 
 _MOST_HOPS: Final = 50
 """Imports that are followed for one name."""
-_RUNNERS: Final = frozenset(("absl.app.run", "fire.Fire", "typer.run", "tyro.cli"))
-"""Functions that call their first argument with what is typed."""
+_RUNNERS: Final = frozenset(("app.run", "fire.Fire", "Fire", "typer.run", "tyro.cli"))
+"""Functions of absl, fire, Typer and tyro that call their first argument with what is typed."""
 
 
 def scopes_of(tree: ast.Module) -> dict[ast.AST, str]:
@@ -43,14 +43,15 @@ class FileNames:
         self._bound = Counter[tuple[str, str]]()
         self._imports: dict[tuple[str, str], str] = {}
         self._instances: dict[tuple[str, str], str] = {}
-        self._stars: list[str] = []
-        self._calls = defaultdict[str, set[str]](set)
-        self._given = defaultdict[str, set[tuple[str, str]]](set)
-        """Called names, each with the name that it gets first."""
+        self._kept = set[tuple[str, str]]()
+        """Method and name, as in `self.cuda = cuda`. `stores` has the attributes of all objects."""
+        self.stores = Counter[str]()
         self._commands: dict[str, str] = {}
         """Name of a Typer → the function that it runs, if it is its only command."""
         self._uses = Counter[str]()
         """Of a name, but for calls of it."""
+        self._stars: list[str] = []
+        self._calls = defaultdict[str, set[str]](set)
 
     def read(self, node: ast.AST, scope: str, *, is_sure: bool) -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -65,15 +66,22 @@ class FileNames:
             self._commands |= {each.partition(".")[0]: node.name for each in decorators if each.endswith(".command")}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self._read_import(node, scope)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            self.stores[node.attr] += 1
         elif isinstance(node, ast.Call):
-            self._uses.subtract([node.func.id] if isinstance(node.func, ast.Name) else ())
-            if is_sure:
-                self._calls[scope].add(_callee(node))
-            if is_sure and node.args and isinstance(node.args[0], ast.Name):
-                self._given[scope].add((_callee(node), node.args[0].id))
+            self._read_call(node, scope, is_sure=is_sure)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             names = (each.id for each in node.targets if isinstance(each, ast.Name))
             self._instances |= {(scope, name): _callee(node.value) for name in names}
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and is_sure:
+            name = node.value.id
+            self._kept |= {(scope, name) for each in node.targets if _callee(ast.Call(each, [], [])) == f"self.{name}"}
+
+    def _read_call(self, node: ast.Call, scope: str, *, is_sure: bool) -> None:
+        called = _callee(node)
+        self._uses[called.partition("(")[0]] -= 1
+        run = {each.id for each in node.args[:1] if called in _RUNNERS and isinstance(each, ast.Name)}
+        self._calls[scope] |= {called, *run} if is_sure else set()
 
     def _read_import(self, node: ast.Import | ast.ImportFrom, scope: str) -> None:
         of_module = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
@@ -99,7 +107,7 @@ class FileNames:
         first = name.partition(".")[0]
         if not self._bound["", first]:
             return [f"{star}.{name}" for star in self._stars]
-        is_typer = "typer.Typer" in self._full(self._instances.get(("", name), ""), "")
+        is_typer = self._instances.get(("", name)) in ("typer.Typer", "Typer")
         if is_typer and self._bound["", name] == self._uses[name] == 1 and name in self._commands:
             return [f"{self.module}.{self._commands[name]}"]
         target = self._imports.get(("", first)) if self._bound["", first] == 1 else None
@@ -107,25 +115,33 @@ class FileNames:
 
     def calls_of(self, scope: str) -> Iterator[str]:
         """What the definition calls in any case, or for an empty name the module, from the project's root."""
-        for called in self._calls[scope]:
-            yield self._full(called, scope)
-        for runner, given in self._given[scope]:
-            if self._full(runner, scope) in _RUNNERS:
-                yield self._full(given, scope)
-
-    def _full(self, name: str, scope: str) -> str:
-        """The name from the project's root; empty if it is not known."""
-        place = self._place(name, scope)
-        first, _, rest = name.partition(".")
-        if rest and self._bound[place, first] == 1 and (place, first) in self._instances:
-            name = f"{self._instances[place, first]}.{rest}"
-            place = self._place(name, place)
+        definition, _, of_self = scope.partition("(self.")
+        for called in self._calls[definition]:
+            name, _, given = called.partition("(")
+            place = self._place(name, definition)
             first, _, rest = name.partition(".")
-        if first == "self":
-            return f"{self.module}.{scope.partition('.')[0]}.{rest}"
-        if self._bound[place, first] == 1 and (place, first) in self._imports:
-            return self._imports[place, first] + name[len(first) :]
-        return "" if place else f"{self.module}.{name}"
+            if rest and self._bound[place, first] == 1 and (place, first) in self._instances:
+                made, _, kept = self._instances[place, first].partition("(")
+                name, given = f"{made}.{rest}", f"self.{kept}" if kept else given
+                place = self._place(name, place)
+                first, _, rest = name.partition(".")
+            full = f"{self.module}.{name}"
+            if first == "self":
+                full, given = f"{self.module}.{scope.partition('.')[0]}.{rest}", f"self.{of_self}" if of_self else given
+            elif place and self._bound[place, first] == 1 and (place, first) in self._imports:
+                full = self._imports[place, first] + name[len(first) :]
+            elif place:
+                continue
+            yield from (full, f"{full}({given}")[: 1 + bool(given)]
+
+    def is_given(self, scope: str, files: Iterable[FileNames]) -> bool:
+        """True if a call alone sets what the scope tests, as in `Net.fit(self.cuda)`."""
+        definition, sign, tested = scope.rstrip(")").partition("(")
+        name = tested.removeprefix("self.")
+        if name == tested:
+            return not sign or self._bound[definition, name] == 1
+        made = f"{definition.partition('.')[0]}.__init__"
+        return (made, name) in self._kept and self._bound[made, name] == sum(file.stores[name] for file in files) == 1
 
     def _place(self, name: str, scope: str) -> str:
         """The scope that binds the name."""
@@ -146,6 +162,7 @@ class _Modules:
 
     def find(self, full: str, seen: set[str]) -> tuple[str, str] | None:
         """The module and definition that a name stands for."""
+        full, sign, given = full.partition("(")
         parts = full.split(".")
         fronts = ((".".join(parts[:at]), ".".join(parts[at:])) for at in range(len(parts) - 1, 0, -1))
         found = ((module, name) for front, name in fronts if (module := self._names.get(front)) is not None)
@@ -158,8 +175,8 @@ class _Modules:
         file = self.read[module]
         for definition in (f"{name}.__init__", name):
             if file.defines(definition):
-                return module, definition
-        return next(filter(None, (self.find(each, seen) for each in file.brought_as(name))), None)
+                return module, definition + sign + given
+        return next(filter(None, (self.find(each + sign + given, seen) for each in file.brought_as(name))), None)
 
 
 def find_reached(
@@ -174,15 +191,17 @@ def find_reached(
         if (module, scope) not in reached:
             reached.add((module, scope))
             waiting += filter(None, (modules.find(full, set()) for full in modules.read[module].calls_of(scope)))
-    return frozenset(reached)
+    return frozenset(each for each in reached if modules.read[each[0]].is_given(each[1], modules.read.values()))
 
 
 def _callee(call: ast.Call) -> str:
-    """`Net.fit` also for `Net(…).fit(…)`; empty for a call of what has no name."""
+    """`Net.fit` also for `Net(…).fit(…)`; `Net(cuda)` for `Net(cuda=True)`; empty for a call of what has no name."""
     parts, node = list[str](), call.func
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
         if isinstance(node, ast.Call) and len(parts) == 1:
             node = node.func
-    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
+    true = (each.arg or "" for each in call.keywords if getattr(each.value, "value", None) is True)
+    given = next((f"({name})" for name in true if "cuda" in name), "")
+    return ".".join((node.id, *reversed(parts))) + given if isinstance(node, ast.Name) else ""

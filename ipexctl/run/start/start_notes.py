@@ -54,15 +54,11 @@ the number of ranks. A model that takes num_items_in_batch by **kwargs and ignor
 def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     """Raise a StartError for a script that fails on CPUs in any case. A user's torch may find a GPU. Pure."""
     script = spec.project.script
-    if (
-        script is None
-        or spec.asked.python is not None
-        or any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
-    ):
+    has_cuda = any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
+    if script is None or spec.asked.python is not None or has_cuda:
         return
     lines = _without_typed(script.gpu_lines, spec.asked.argv)
-    certain = [line for line in lines if line.is_certain]
-    if certain:
+    if any(line.is_certain for line in lines):
         reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
         fix: str = suggestions(lines)
         if all(line.option for line in lines):
@@ -73,16 +69,15 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
 
 
 def _without_typed(lines: Sequence[GpuLine], argv: Sequence[str]) -> tuple[GpuLine, ...]:
-    """The lines without options that the call has, unless with a GPU as their value. A word that is no option may be a
-    file of options with `=`."""
+    """The lines without options that the call, or a file that it names, may set, unless to a GPU."""
     typed = {word.partition("=")[0] for word in argv}
-    has_file = any("=" not in word for word in argv[1:])
-
-    def is_typed(option: Sequence[str]) -> bool:
-        name, sign, _ = "".join(option[:1]).partition("=")
-        return (name in typed or (bool(sign) and has_file)) and len(_with_option(argv, option)) != len(argv)
-
-    return tuple(line for line in lines if not is_typed(line.option))
+    typed |= {"=" for word in argv[1:] if "=" not in word}
+    return tuple(
+        line
+        for line in lines
+        if typed.isdisjoint({*"".join(line.option[:1]).partition("=")[:2]} - {""})
+        or len(_with_option(argv, line.option)) == len(argv)
+    )
 
 
 def _with_option(argv: Sequence[str], option: Sequence[str]) -> tuple[str, ...]:

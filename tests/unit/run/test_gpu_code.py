@@ -246,6 +246,19 @@ def start():
 """,
     "careful.py": "ready = torch.cuda.is_available()\ndef place(x):\n    x.cuda()\n",
     "config.py": "device = 'cuda'\ndef place(x):\n    x.to(device)\n",
+    "switch.py": """\
+class T:
+    def __init__(self, cuda=False):
+        self.cuda = cuda
+    def fit(self):
+        self.place()
+    def place(self):
+        if self.cuda:
+            x = x.cuda()
+def main(cuda=False):
+    if cuda:
+        x.cuda()
+""",
     "patch.py": "torch.Tensor.cuda = lambda self: self\n",
 }
 
