@@ -95,6 +95,7 @@ def test_what_is_left_out_of_a_suggestion_is_said() -> None:
         ("device = f'cuda:{n}'\nx = model.to(device)\ny = torch.load(p, map_location=device)", {1: True}),
         ("loc: str = 'cuda:0'\nif ddp:\n    torch.load(p, map_location=loc)\nunused = 'cuda'", {1: False}),
         ("def f():\n    d = torch.device('cuda', 1)\n    x = torch.zeros(2, device=d)\nf()", {2: True}),
+        ("def main(cuda):\n    if cuda:\n        x.cuda()\nmain(cuda=fast)", {}),
         (NANO, dict.fromkeys((1, 2, 7, 8, 9, 11), False)),
         ("x" + ".a" * 900 + ".cuda()\n" + "(" * 80 + "1" + ")" * 80, {1: True}),
     ],
