@@ -137,9 +137,7 @@ def _with_imports(
     reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own, built=built)
     own = {entry.module for entry, _ in reached.own}
     text = script.text or ""
-    executed = (
-        read_or_empty(places[0] / file, SOURCE).decode("utf-8", "replace") if (file := executed_file(text)) else ""
-    )
+    executed = read_or_empty(places[0] / executed_file(text), SOURCE).decode("utf-8", "replace")
     if executed or any(code.found for code in of_gpu.values()):
         gpu = lines_of_files({"": read_gpu_code(tree, text, script.name, executed), **of_gpu}, others)
     if not any(line.is_certain or not line.file for line in gpu):  # code for GPUs, which may not be reached
