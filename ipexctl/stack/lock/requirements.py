@@ -44,7 +44,7 @@ from ipexctl.stack.lock.project_packages import (
     read_project_file,
     split_extras,
 )
-from ipexctl.stack.lock.wheel_indexes import PYPI, TORCH_CPU, directory_of, plain_url
+from ipexctl.stack.lock.wheel_indexes import PYPI, TORCH_CPU, directory_of, is_for_hosts, plain_url
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import expand_tilde, join_words, tilde_path
 
@@ -142,8 +142,6 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
     """The error for a requirement that excludes the plan's torch, IPEX or bindings."""
-    # The other markers come from the control machine, which also runs CPython.
-    target = {**_TARGET, "python_version": plan.python, "python_full_version": f"{plan.python}.0"}
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
@@ -156,7 +154,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
                 f"{written}: {plan.row.name} has no {requirement.name}, and a build for another torch fails at import",
                 fix="remove it, or choose a stack that has it: " + _stack_with(project, requirement),
             )
-        if requirement.marker and not requirement.marker.evaluate(target):
+        if not is_for_hosts(str(requirement.marker or ""), plan.python):
             continue
         versions = (version, Version(version).public)
         if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in versions):

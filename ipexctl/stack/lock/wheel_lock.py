@@ -154,13 +154,9 @@ def home_problem(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | N
         return f"{home.path} is on a filesystem mounted noexec, where no program or library starts", elsewhere
     needed = int(lock.size * (1 + UNPACKED)) - held
     if disk.free is not None and disk.free < needed:
-        return (
-            (
-                f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}, "
-                f"but {readable(disk.free)} are free"
-            ),
-            Fix(f"free some space there (`ipexctl envs` lists environments), or {elsewhere}"),
-        )
+        reason = f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}"
+        fix = Fix(f"free some space there (`ipexctl envs` lists environments), or {elsewhere}")
+        return f"{reason}, but {readable(disk.free)} are free", fix
     if disk.inodes_free is not None and disk.inodes_free < _FILES:
         return (
             f"{home.path} has space for {disk.inodes_free} more files, but an environment has about {_FILES}",
