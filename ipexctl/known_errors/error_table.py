@@ -55,12 +55,8 @@ def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
 def _sections() -> dict[str, list[dict[str, Any]]]:
     import yaml  # slow to import
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    sections: dict[str, list[dict[str, Any]]] = yaml.load(
-        Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"),
-        loader,  # noqa: S506
-    )
-    return sections
+    text = Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")
+    return dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506
 
 
 def _row(values: Mapping[str, Any]) -> KnownError:

@@ -73,7 +73,7 @@ class Launch:
         self._may_run = False
         self._agent = _agent_files(plan)
         self._cancel = Cancel()
-        self._on_frame: Callable[[Frame], None] = _ignore
+        self._on_frame: Callable[[Frame], None] = lambda _: None  # before the run is followed
         self._listening: Future[Mapping[str, Any]] = Future()
         self._started: Future[Mapping[str, Any]] = Future()
         self._supervisor: Future[Reply] = Future()
@@ -267,10 +267,6 @@ def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:
     if failures:
         hosts = tuple(name for failure in failures for name in failure.hosts)
         raise StartError(replace(failures[0], hosts=hosts))
-
-
-def _ignore(frame: Frame) -> None:
-    """Before the run is followed."""
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset[str]:
