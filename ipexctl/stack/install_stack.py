@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from email import message_from_bytes
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.requirements import Requirement
@@ -23,6 +24,7 @@ from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.probe import environment_command, read_answers
 from ipexctl.facts.software import Env, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
+from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.json_records import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.env_replies import CheckResult, EnvRecord, VerifyResult
@@ -143,7 +145,22 @@ def install(
         return context.report(refusal=Refusal(error.reason, error.fix))
     if isinstance(locked, Refusal):
         return context.report(refusal=_with_ways_to_python(context, locked))
-    return _install_locked(context, locked)
+    report = _install_locked(context, locked)
+    return replace(
+        report, hosts=tuple(replace(host, fix=_whole_line(host.fix, context.typed)) for host in report.hosts)
+    )
+
+
+def _whole_line(fix: str, typed: InstallRequest) -> str:
+    """A command that adds a package to a stack that was not finished names what the call asked for, too."""
+    from ipexctl.stack.lock.stack_locking import install_line  # imported by now
+
+    def whole(command: FixCommand) -> FixCommand:
+        more = [package for option, package in pairwise(command.options) if option == "--with"]
+        is_part = command.verb == "install" and command.options[1:2] == ("--stack",) and bool(more)
+        return install_line(typed, packages=more) if is_part else command
+
+    return fix.with_commands(whole) if isinstance(fix, Fix) else fix
 
 
 def _lock(context: InstallContext) -> LockedStack | Refusal:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -200,20 +200,25 @@ def _is_of_verify(host: InstallResult) -> bool:
 def _line_of_run(fix: str, spec: RunSpec) -> str:
     """A fix of an install as one of the run, which then goes on: a build is an option of `run`."""
 
+    asked = spec.asked
+    typed: dict[str, tuple[str | None, ...]] = {"--with": asked.packages, "-r": asked.requirements}
+    typed |= {"--build": asked.builds, "--env": (asked.env,), "--stack": (asked.stack,), "--torch": (asked.torch,)}
+
     def of_run(command: FixCommand) -> FixCommand:
         if command.options[:1] == ("--env",) and not command.start:
-            return ipexctl_command("run", "--install", *command.options, argv=spec.asked.program)
+            return ipexctl_command("run", "--install", *command.options, argv=asked.program)
         if command.options == ("--downgrade",):  # which is for `install`
-            script, asked = spec.project.script, spec.asked
+            script = spec.project.script
             own = requirement_options(script) if script is not None and takes_own_requirements(asked) else []
             given = (*each_with("-r", asked.requirements), *each_with("--with", asked.packages))
             return ipexctl_command("install", *own, *given, *each_with("--build", asked.builds), "--downgrade")
-        pairs = list(pairwise(command.options))
-        builds = [word for pair in pairs if pair[0] == "--build" and pair[1] not in spec.asked.builds for word in pair]
-        if command.verb != "install" or not builds:
+        pairs = list(zip(command.options[1::2], command.options[2::2], strict=False))
+        if command.verb != "install" or not typed.keys() >= dict(pairs).keys():
             return command
-        more = [pair[1] for pair in pairs if pair[0] == "--with" and pair[1] not in spec.asked.packages]
-        return command if more else ipexctl_command("run", "--install", *builds, argv=spec.asked.program)
+        more = [(option, value) for option, value in pairs if value not in typed[option]]
+        if "--with" not in dict(more):  # the run takes the project's lists
+            more = [pair for pair in more if pair[0] != "-r"]
+        return ipexctl_command("run", "--install", *chain.from_iterable(more), argv=asked.program)
 
     return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
 

@@ -58,7 +58,6 @@ from ipexctl.stack.catalog import rows
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
-from ipexctl.stack.resolve.model import EnvRequest
 from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
@@ -315,9 +314,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
         if top not in _STACK_MODULES:  # a name that is only guessed could be a stranger's package
             return reason, "no package is known to have it; " + fix
     if record is not None and cause.id == "stack.numpy":
-        asked = EnvRequest.from_json(record.requests[-1]).packages if record.requests else ()
-        words = [word for line in asked for word in ("--with", line)]
-        return reason, Fix("`ipexctl install --stack {row} {*words} --with 'numpy<2'`", row=record.row, words=words)
+        return reason, Fix("`ipexctl install --stack {row} --with 'numpy<2'`", row=record.row)
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
     return reason, Fix(cause.at_install, fix=fix, mpis=MPI_NAMES) or fix

@@ -153,12 +153,17 @@ def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run
     [
         ("install -r r.txt --build a --build b", {}, "run --install --build a --build b train.py"),
         ("install -r r.txt --build a --build b", {"builds": ("a",)}, "run --install --build b train.py"),
-        ("install -r r.txt --with x<2", {}, "install -r r.txt --with x<2"),
-        ("install --with x --build a", {}, "install --with x --build a"),
+        ("install -r r.txt --with x<2", {}, "run --install -r r.txt --with x<2 train.py"),
+        ("install --with x --build a", {}, "run --install --with x --build a train.py"),
+        ("install --stack torch --env e", {"env": "e"}, "run --install --stack torch train.py"),
+        ("install --require-oneccl --with x", {}, "install --require-oneccl --with x"),
+        ("install --with x --index-url u", {}, "install --with x --index-url u"),
         ("install --with x --build a", {"packages": ("x",)}, "run --install --build a train.py"),
     ],
 )
-def test_a_build_is_an_option_of_the_run(words: str, asked: dict[str, Any], line: str) -> None:
+def test_a_line_of_the_install_is_one_of_the_run_if_the_run_has_its_options(
+    words: str, asked: dict[str, Any], line: str
+) -> None:
     done = _line_of_run(Fix("build: `ipexctl {*words}`", words=shlex.split(words)), spec_of(**asked))
     assert shlex.split(done) == shlex.split(f"build: ipexctl {line}".replace("x<2", "'x<2'"))
 
