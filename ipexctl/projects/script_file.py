@@ -68,6 +68,8 @@ class ScriptFile:
     """Normalized names of those in the environment."""
     uses_trainer: bool = False
     uses_accelerate: bool = False
+    loads_by_name: bool = False
+    """True if modules are imported whose names the code makes: `imports` may lack what they import."""
     resumes: ResumeFlag | None = None
     """How the script resumes without an argument that says so."""
     checkpoints: tuple[NamedCheckpoint, ...] = ()

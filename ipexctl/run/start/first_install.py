@@ -263,7 +263,9 @@ def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequ
 def _newest_packages(spec: RunSpec) -> list[str]:
     """The packages that the script imports; empty if the lists of the call are not the project's own. Pure."""
     script, asked = spec.project.script, spec.asked
-    if script is None or asked.extra or asked.group or asked.builds or not takes_own_requirements(asked):
+    if script is None or script.loads_by_name or asked.extra or asked.group or asked.builds:
+        return []
+    if not takes_own_requirements(asked):
         return []
     modules = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
     root = spec.project.root
@@ -329,7 +331,9 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
     asked = spec.asked
     stack = StackRequest(asked.torch, asked.stack)
     project = spec.project
-    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else None
+    script = project.script
+    is_known = script is not None and not script.loads_by_name
+    needed = frozenset(entry.module for entry in script.imports) if script is not None and is_known else None
     request = partial(
         install_request,
         stack,

@@ -50,6 +50,7 @@ _FILE_OPTION: Final = {"awk": ("-f",), "make": ("-f",)}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
 _MAKES_MODULES: Final = re.compile(r"sys\.modules(?:\[[^\]\n]+\]\s*=[^=]|\.(?:update|setdefault)\()|\bmeta_path\b")
+_LOADS_BY_NAME: Final = re.compile(r"""\b(?:import_module|__import__)\((?!\s*['"][^'"]*['"]\s*[,)])""")
 _INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
 _OF_LAUNCHERS: Final = frozenset(
     "accelerate colossalai composer deepspeed horovod lightning lightning_fabric pytorch_lightning ray torchx".split()  # noqa: SIM905
@@ -110,6 +111,7 @@ def _with_imports(
     if tree is None:
         return replace(script, layout=layout)
     found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate, "makes_modules": False}
+    found["by_name"] = _LOADS_BY_NAME.search(script.text or "") is not None
     changing = list[str]()
     mpi, gpu, spawner = script.mpi_import, script.gpu_lines, script.spawner
     of_gpu: dict[str, GpuCode] = {}
@@ -130,6 +132,7 @@ def _with_imports(
             found["uses_it"] |= uses_trainer(own)
         found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
         found["makes_modules"] |= _MAKES_MODULES.search(text) is not None
+        found["by_name"] |= _LOADS_BY_NAME.search(text) is not None
         if "sys.path" in text:
             changing.append(name)
 
@@ -152,6 +155,7 @@ def _with_imports(
         notes=reached.notes,
         uses_trainer=found["uses_it"],
         uses_accelerate=found["accelerate"],
+        loads_by_name=found["by_name"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
         gpu_lines=gpu,
         spawner=spawner,

@@ -674,21 +674,35 @@ class _Locking:
 
     def _take_package(self, name: str) -> bool:
         """True if a line of a list that names a module (`sklearn`, `PIL`) names its package now."""
-        context, request = self.context, self.context.request
-        lines = request.env.packages
-        line = next((each for each in lines if canonicalize_name(Requirement(each).name) == name), "")
+        line = next((each for each in self.context.request.env.packages if Requirement(each).name.lower() == name), "")
         package = next(iter(known_packages().get(re.split(r"[^\w.-]", line)[0], ())), name)
-        if canonicalize_name(project_of(package)) == name or line not in request.origins:
+        is_module = canonicalize_name(project_of(package)) != name
+        return is_module and self._change_line(line, package, f"names a module; its package is taken: {package}")
+
+    def _leave_out_versions(self, names: Collection[str], why: str) -> bool:
+        """True if a line of a list with one of these packages has no version any more."""
+        lines = map(Requirement, self.context.request.env.packages)
+        for line in (line for line in lines if line.specifier and canonicalize_name(line.name) in names):
+            if self._change_line(str(line), line.name, f"its version is left out: {why}"):
+                return True
+        return False
+
+    def _change_line(self, line: str, package: str, note: str) -> bool:
+        """True if the line is one of a list, and changed now."""
+        context, request = self.context, self.context.request
+        if line not in request.origins:
             return False
-        env = replace(request.env, packages=tuple(package if each == line else each for each in lines))
+        env = replace(request.env, packages=tuple(package if each == line else each for each in request.env.packages))
         origin = request.origins[line]
         context.request = replace(request, env=env, origins={**request.origins, package: origin})
-        context.notes.append(f"{origin}: {line} names a module; its package is taken: {package}")
+        context.notes.append(f"{origin}: {line} {note}")
         return True
 
     def _leave_out_lines(self, names: Collection[str], why: str, *, build: str = "") -> bool:
         """True if lines of lists with these packages are left out now."""
         context, request = self.context, self.context.request
+        if request.needed is None:  # what the script imports is not known
+            return self._leave_out_versions(names, why)
         if not (lines := unneeded_lines(request, names)):
             return False
         packages = tuple(line for line in request.env.packages if line not in lines)

@@ -132,6 +132,11 @@ def test_lines_of_lists_are_changed_only_if_the_script_needs_no_more(
     assert context.request.env.packages == (tuple(left.split()) or lines)
     assert [text.startswith(note) for text in context.notes] == [True] * bool(left)
     if left:
+        context.request = InstallRequest(EnvRequest(StackRequest(), lines), Sources(), (), origins=origins)
+        is_version = isinstance(error, Conflict) or error.package == "sympy"
+        assert _Locking(context, ())._leave_out(error, plan())
+        changed = left if not is_version else "sklearn==0.0 PIL sympy numpy==1"
+        assert context.request.env.packages == tuple(changed.split())
         typed = replace(context.request, env=EnvRequest(StackRequest(), lines), origins={})
         context.request, context.notes = typed, []
         assert (_Locking(context, ())._leave_out(error, plan()), context.request) == (False, typed)
