@@ -234,17 +234,19 @@ def _checkpoint(found: PatternMatch) -> tuple[str, str]:
 _CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
-def _leads_out(path: str, plan: Plan) -> bool:
-    """The project's tree is HOME/code/NAME."""
+def _from_cwd(path: str, plan: Plan) -> tuple[str, bool]:
+    """A path in the project's tree, HOME/code/NAME, as seen from the working directory, and whether it leads out."""
     cwd, code = plan.cwd, f"{plan.home}/code"
     tree = f"{code}/{cwd.removeprefix(f'{code}/').partition('/')[0]}/"
-    return cwd.startswith(f"{code}/") and not f"{posixpath.normpath(f'{cwd}/{path}')}/".startswith(tree)
+    is_in = cwd.startswith(f"{code}/") and f"{posixpath.normpath(posixpath.join(cwd, path))}/".startswith(tree)
+    leads_out = cwd.startswith(f"{code}/") and not path.startswith("/") and not is_in
+    return (posixpath.relpath(path, cwd) if is_in and path.startswith("/") else path), leads_out
 
 
 def _no_file(found: PatternMatch) -> tuple[str, str]:
-    path = found.groups["path"]
-    sentence = "{hosts_have_no} file {path}{doubt}".format_map(found.fields())
-    if not path.startswith("/") and _leads_out(path, found.context.plan):
+    path, leads_out = _from_cwd(found.groups["path"], found.context.plan)
+    sentence = "{hosts_have_no} file {path}{doubt}".format_map({**found.fields(), "path": path})
+    if leads_out:
         fix = Fix("put it into the project; or copy it to every node and name its absolute path: `ipexctl push --help`")
         absent = "{hosts_have_no} file {path}".format_map(found.fields())
         return f"{absent}: the path leads out of the project, and only the project is uploaded", fix

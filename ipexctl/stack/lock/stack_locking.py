@@ -662,6 +662,9 @@ class _Locking:
     def _leave_out(self, error: LacksPackage | LacksVersion | Conflict, plan: StackPlan) -> bool:
         """True if lines of lists that need this package, or exclude others, are left out now."""
         if isinstance(error, Conflict):
+            of_torch = {*re.findall(r"\btorch==\S+\s+depends\s+on\s+([A-Za-z0-9][\w.-]*)", error.message)}
+            if self._leave_out_versions(of_torch & error.packages, "torch requires another"):
+                return True
             return self._leave_out_lines(error.packages, f"it can't be installed with {plan.row.name} and the others")
         if self._take_package(error.package):
             return True
@@ -677,13 +680,13 @@ class _Locking:
         line = next((each for each in self.context.request.env.packages if Requirement(each).name.lower() == name), "")
         package = next(iter(known_packages().get(re.split(r"[^\w.-]", line)[0], ())), name)
         is_module = canonicalize_name(project_of(package)) != name
-        return is_module and self._change_line(line, package, f"names a module; its package is taken: {package}")
+        return is_module and self._change_line(line, package, f" names a module; its package is taken: {package}")
 
     def _leave_out_versions(self, names: Collection[str], why: str) -> bool:
         """True if a line of a list with one of these packages has no version any more."""
         lines = map(Requirement, self.context.request.env.packages)
         for line in (line for line in lines if line.specifier and canonicalize_name(line.name) in names):
-            if self._change_line(str(line), line.name, f"its version is left out: {why}"):
+            if self._change_line(str(line), line.name, f": its version is left out: {why}"):
                 return True
         return False
 
@@ -695,7 +698,7 @@ class _Locking:
         env = replace(request.env, packages=tuple(package if each == line else each for each in request.env.packages))
         origin = request.origins[line]
         context.request = replace(request, env=env, origins={**request.origins, package: origin})
-        context.notes.append(f"{origin}: {line} {note}")
+        context.notes.append(f"{origin}: {line}{note}")
         return True
 
     def _leave_out_lines(self, names: Collection[str], why: str, *, build: str = "") -> bool:

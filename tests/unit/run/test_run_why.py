@@ -473,6 +473,20 @@ def test_a_path_out_of_the_project_is_not_looked_for_on_the_hosts(
     assert ("leads out of the project" in cause.sentence, "ipexctl exec" not in cause.fix) == (leads_out, leads_out)
 
 
+@pytest.mark.parametrize(
+    ("path", "shown", "fix"),
+    [
+        (f"{_CODE}/data/x.csv", "data/x.csv", "put it into the project"),
+        ("/data/x.csv", "/data/x.csv", "if this machine has it, copy it"),
+    ],
+)
+def test_an_absolute_path_in_the_project_s_tree_is_a_file_of_the_project(path: str, shown: str, fix: str) -> None:
+    text = f"{_AT_TRAIN}FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    cause = _cause_in_project(text, (), {"cwd": _CODE, "home": posixpath.dirname(posixpath.dirname(_CODE))})
+    assert f" no file {shown}" in cause.sentence
+    assert cause.fix.startswith(fix)
+
+
 def test_an_init_method_with_localhost_is_the_cause_of_ranks_that_did_not_meet() -> None:
     text = (
         f'{TRACEBACK}\n  File "{_CODE}/train.py", line 5, in main\n'
