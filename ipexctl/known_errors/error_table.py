@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.specifiers import SpecifierSet
+
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hub.hugging_face import (
@@ -181,12 +183,40 @@ def _gone_name(found: PatternMatch) -> tuple[str, str] | None:
     return _other_version(found, found.groups["module"].partition(".")[0], found.groups["name"])
 
 
+def _gone(found: PatternMatch) -> tuple[str, str] | None:
+    """A name that a row of the table knows, unless the installed version should have it or its package is missing."""
+    context, library = found.context, found.output.library
+    key = ".".join(filter(None, (found.groups.get("module") or library, found.groups.get("name"))))
+    rows = _sections()["gone"]
+    row = next((row for row in rows if key in (f"{of}.{name}" for of in row["of"] for name in row["names"])), None)
+    if row is None:
+        return None
+    older = row.get("package", "").split()
+    package, *bound = re.split("(?=<)", older[0] if older else row["lacks"])
+    version = context.version_of(package)
+    if context.plan.packages and not context.has_package(package):
+        return None  # such as a DataFrame of polars
+    if bound and version and SpecifierSet(bound[0]).contains(version, prereleases=True):
+        return None
+    at = f" ({found.output.place})" if found.output.place else ""
+    what = f"{package} {version}".strip() + f" has no {key}" + "".join(f", which {each} has" for each in older[:1]) + at
+    change = f"write {row['write']} instead" if "write" in row else "change that code"
+    if library and package not in (known_packages().get(library) or (library.replace("_", "-"),)):
+        change = f"take a newer {library}"
+    if not older:
+        return what, change
+    take = Fix("take the {package} that has the name: {line}", package=package, line=context.install(*older))
+    return what, Fix("{change}, or {take}", change=change, take=take)
+
+
 def _other_version(found: PatternMatch, top: str, lacking: str) -> tuple[str, str] | None:
     """The installed version lacks what the code uses, and which one has it is not known; None without a package."""
     context, packages = found.context, known_packages().get(top) or (top.replace("_", "-"),)
     package = next(filter(context.has_package, packages), "")
-    if not package or context.is_own(top):
+    if context.is_own(top):
         return None
+    if (gone := _gone(found)) is not None or not package:
+        return gone
     package, version = re.split("[<>=!~]", package)[0], context.version_of(package)
     what = f"{package} {version}".strip() + f" is installed and has no {lacking}: it is too new or too old for it"
     if package in _OF_STACKS:
@@ -605,6 +635,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "ended_from_elsewhere": _ended_from_elsewhere,
     "checkpoint": _checkpoint,
     "for_gpus": _for_gpus,
+    "gone": _gone,
     "gone_name": _gone_name,
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,

@@ -141,7 +141,7 @@ def fixes() -> Iterator[tuple[str, Fix]]:
         for line, text, is_template in texts_of(tree):
             yield f"{path}:{line}", Fix.filled(text, Sample() if is_template else None)
     for name, section in yaml.safe_load(Path(error_table.__file__).with_name("table.yaml").read_text()).items():
-        for row in section if name != "arguments" else ():  # these rows have no fix of their own
+        for row in section if name not in ("arguments", "gone") else ():  # these rows have no fix of their own
             yield from ((row["id"], Fix.filled(row.get(name, ""), Sample())) for name in ("fix", "at_install"))
 
 

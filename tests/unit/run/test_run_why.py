@@ -232,6 +232,44 @@ def test_a_version_is_advised_only_if_it_is_known_to_have_what_the_installed_one
     assert "damaged" not in cause.sentence
 
 
+_OPTUNA = '  File "/e/site-packages/optuna/v.py", line 9, in f\n    cm.get_cmap("x")\n'
+_SKLEARN = '  File "/e/site-packages/sklearn/utils/_param_validation.py", line 194, in wrapper\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("AttributeError: module 'matplotlib.cm' has no attribute 'get_cmap'", "write plt.get_cmap or"),
+        (f"{_OPTUNA}AttributeError: module 'matplotlib.cm' has no attribute 'get_cmap'", "take a newer optuna, or"),
+        ("AttributeError: module 'matplotlib.cm' has no attribute 'get_cmap'", "--with 'matplotlib<3.9' t.py"),
+        ("ImportError: cannot import name 'Models' from 'ax' (/e/site-packages/ax/__init__.py)", "'ax-platform<1'"),
+        ("ModuleNotFoundError: No module named 'ax.modelbridge'", "'ax-platform<1'"),
+        ("AttributeError: module transformers has no attribute AdamW", "write torch.optim.AdamW instead, or"),
+        ("AttributeError: 'DataFrame' object has no attribute 'append'", "--with 'pandas<2' --with 'numpy<2' t.py"),
+        (f"{_SKLEARN}TypeError: got an unexpected keyword argument 'squared'", "write sklearn.metrics.root_mean"),
+        ("AttributeError: module 'scipy.signal' has no attribute 'gaussian'", "write scipy.signal.windows.gaussian"),
+        ("OSError: 'seaborn-whitegrid' is not a valid package style, path of", "use('seaborn-v0_8-whitegrid')"),
+        ("TypeError: Accuracy.__new__() missing 1 required positional argument: 'task'", "'torchmetrics<0.11'"),
+        (
+            "ModuleNotFoundError: No module named 'pytorch_lightning.lite'",
+            "'pytorch-lightning<2' --with 'setuptools<81'",
+        ),
+    ],
+)
+def test_a_name_that_newer_versions_lack_is_answered_with_the_version_that_has_it(said: str, fix: str) -> None:
+    versions = {"matplotlib": "3.11", "ax-platform": "1.3", "transformers": "5.24.0", "pandas": "3.1", "scipy": "1.17"}
+    versions |= {"scikit-learn": "1.9", "pytorch-lightning": "2.6", "optuna": "3.0"}
+    plan = {"install": "ipexctl install", "install_by_run": "ipexctl run --install t.py", "packages": [*versions]}
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{said}")], plan={**plan, "versions": versions}))
+    assert fix in cause.fix, cause.fix
+
+
+@pytest.mark.parametrize("plan", [{"packages": ["polars"]}, {"packages": ["pandas"], "versions": {"pandas": "1.5.3"}}])
+def test_a_name_of_another_package_or_of_an_older_version_is_none_that_was_lost(plan: dict[str, Any]) -> None:
+    said = f"{TRACEBACK}\nAttributeError: 'DataFrame' object has no attribute 'append'"
+    assert cause_id(judged([(STOPPED, ""), (FAILED, said)], plan=plan)) == "script.raised"
+
+
 @pytest.mark.parametrize(
     ("said", "is_old"),
     [
