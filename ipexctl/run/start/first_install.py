@@ -136,31 +136,29 @@ def _install(
     refusal = report.refusal
     if refusal is not None:
         fix = _line_of_run(refusal.fix, spec)
-        newest = _newest_line(start, probed) if _builds_of(fix) else ""
+        newest = _newest_line(start, probed) if _values_of("--build", fix) else ""
         refusal = replace(refusal, fix=join_fixes((newest, fix), "; or "))
-    hosts = (
-        replace(
-            host,
-            fix=join_fixes(
-                (_newest_line(start, probed) if _is_of_verify(host) else "", _line_of_run(host.fix, spec)), "; or "
-            ),
-        )
-        for host in report.hosts
-    )
+    hosts = list(report.hosts)
+    for number, host in enumerate(hosts):
+        of_host = [_line_of_run(host.fix, spec), _newest_line(start, probed) if _is_of_verify(host) else ""]
+        older = {f"{name}<{version.partition('+')[0]}" for name, version in host.packages.items()}
+        if not older.isdisjoint(_values_of("--with", of_host[0])):  # a guess
+            of_host.reverse()
+        hosts[number] = replace(host, fix=join_fixes(of_host, "; or "))
     return replace(report, refusal=refusal, hosts=tuple(hosts))
 
 
-def _builds_of(fix: str) -> list[str]:
+def _values_of(option: str, fix: str) -> list[str]:
     words = [word for part in parts_of(fix) if isinstance(part, FixCommand) for word in part.options]
-    return [name for option, name in pairwise(words) if option == "--build"]
+    return [value for each, value in pairwise(words) if each == option]
 
 
 def _with_builds(start: RunStart, failure: StartFailure, probed: Sequence[HostFacts]) -> StartFailure:
     """The failure; its line also builds what the packages of the line need and no index has a wheel of."""
     line = next((part for part in parts_of(failure.fix) if isinstance(part, FixCommand)), None)
-    packages = [name for option, name in pairwise(line.options) if option == "--with"] if line is not None else []
+    packages = _values_of("--with", failure.fix)
     refusal = _look_up(start, packages, probed) if packages else None
-    if line is None or refusal is None or not (builds := _builds_of(refusal.fix)):
+    if line is None or refusal is None or not (builds := _values_of("--build", refusal.fix)):
         return failure
     why = refusal.reason.partition(":\n")[0]
     fix = Fix(
