@@ -169,6 +169,8 @@ class InstallRequest:
     """Normalized name of a package → sha256 of its files that the files allow."""
     needed: frozenset[str] | None = None
     """Modules that the script imports in any case; None if no script is known."""
+    loads_by_name: bool = False
+    """True if it may import others, whose names its code makes."""
     unread: tuple[BackendList, ...] = ()
     """Lists that the project's build backend reads on node0, once the stack is chosen."""
     tree: Path | None = None
@@ -199,11 +201,12 @@ def install_request(
     layout: ProjectLayout = NO_LAYOUT,
     needed: frozenset[str] | None = None,
     *,
+    loads_by_name: bool = False,
     are_found: bool = False,
     ipex_use: str = "",
 ) -> InstallRequest:
-    """`layout`: of the project that the call is in. `needed`: as in InstallRequest.
-    `are_found`: the files were not named, so that they can't set indexes. `ipex_use`: as in InstallRequest."""
+    """`layout`: of the project that the call is in. `are_found`: the files were not named, so that they can't set
+    indexes. The others: as in InstallRequest."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     _refuse_own_name_of_stack(layout)
@@ -211,7 +214,8 @@ def install_request(
     own += tuple((name, "0+local") for name in layout.members if name not in dict(own))
     name = check_new_env_name(env)
     request = InstallRequest(EnvRequest(stack), sources, rows, ipex_use=ipex_use, name=name, own=own)
-    request = replace(request, needed=needed, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
+    request = replace(request, needed=needed, loads_by_name=loads_by_name, named_files=tuple(files))
+    request = replace(request, builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
     from ipexctl.stack.lock.project_packages import ProjectScope, split_extras

@@ -157,8 +157,7 @@ def _whole_line(fix: str, typed: InstallRequest) -> str:
 
     def whole(command: FixCommand) -> FixCommand:
         more = [package for option, package in pairwise(command.options) if option == "--with"]
-        is_part = command.verb == "install" and command.options[1:2] == ("--stack",) and bool(more)
-        return install_line(typed, packages=more) if is_part else command
+        return install_line(typed, packages=more) if command.verb == "install" and more else command
 
     return fix.with_commands(whole) if isinstance(fix, Fix) else fix
 

@@ -329,9 +329,7 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
     asked = spec.asked
     stack = StackRequest(asked.torch, asked.stack)
     project = spec.project
-    script = project.script
-    is_known = script is not None and not script.loads_by_name
-    needed = frozenset(entry.module for entry in script.imports) if script is not None and is_known else None
+    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else None
     request = partial(
         install_request,
         stack,
@@ -340,6 +338,7 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
         builds=asked.builds,
         layout=project.layout,
         needed=needed,
+        loads_by_name=project.script is not None and project.script.loads_by_name,
         ipex_use=spec.ipex_use,
     )
     wanted = _request_of_project(spec, request, on_step)

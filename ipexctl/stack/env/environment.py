@@ -24,7 +24,7 @@ from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import HomeRequest
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, FixCommand, parts_of
 from ipexctl.node.common.mpi import MPI_NAMES
 from ipexctl.node.common.plan import NO_PLAN
 from ipexctl.node.env.build import BuildRequest
@@ -295,6 +295,12 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
         return _timed_out(phase, step)
     number = output.ended_by
     how = f"was killed by {signal_name(number)}" if number else "failed"
+    names = [known for known in known_errors() if known.id == "script.no_name"] if package else []
+    gone = cause_of(output, FailureContext("", plan=plan), names)
+    if gone is not None and any(
+        isinstance(part, FixCommand) and "--with" in part.options for part in parts_of(gone.fix)
+    ):
+        return f"{step} {how}: {gone.sentence}", gone.fix
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"

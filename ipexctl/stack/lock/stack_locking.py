@@ -704,9 +704,12 @@ class _Locking:
     def _leave_out_lines(self, names: Collection[str], why: str, *, build: str = "") -> bool:
         """True if lines of lists with these packages are left out now."""
         context, request = self.context, self.context.request
-        if request.needed is None:  # what the script imports is not known
-            return self._leave_out_versions(names, why)
-        if not (lines := unneeded_lines(request, names)):
+        lines = unneeded_lines(request, names)
+        if request.needed is None or (request.loads_by_name and lines):
+            others = names if request.needed is None else named_projects(lines)
+            if self._leave_out_versions(others, why):
+                return True
+        if not lines:
             return False
         packages = tuple(line for line in request.env.packages if line not in lines)
         context.request = replace(

@@ -137,6 +137,10 @@ def test_lines_of_lists_are_changed_only_if_the_script_needs_no_more(
     assert context.request.env.packages == (tuple(left.split()) or lines)
     assert [text.startswith(note) for text in context.notes] == [True] * bool(left)
     if left:
+        partly = replace(context.request, env=EnvRequest(StackRequest(), lines), origins=origins, loads_by_name=True)
+        context.request = partly
+        assert _Locking(context, ())._leave_out(error, plan())
+        assert len(context.request.env.packages) == len(lines)  # a version alone is left out
         context.request = InstallRequest(EnvRequest(StackRequest(), lines), Sources(), (), origins=origins)
         is_version = "numpy" in left and "sympy" not in left
         assert _Locking(context, ())._leave_out(error, plan())
