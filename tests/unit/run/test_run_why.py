@@ -242,8 +242,11 @@ _SKLEARN = '  File "/e/site-packages/sklearn/utils/_param_validation.py", line 1
         ("AttributeError: module 'matplotlib.cm' has no attribute 'get_cmap'", "write plt.get_cmap or"),
         (f"{_OPTUNA}AttributeError: module 'matplotlib.cm' has no attribute 'get_cmap'", "take a newer optuna, or"),
         ("AttributeError: module 'matplotlib.cm' has no attribute 'get_cmap'", "--with 'matplotlib<3.9' t.py"),
-        ("ImportError: cannot import name 'Models' from 'ax' (/e/site-packages/ax/__init__.py)", "'ax-platform<1'"),
-        ("ModuleNotFoundError: No module named 'ax.modelbridge'", "'ax-platform<1'"),
+        (
+            "ImportError: cannot import name 'Models' from 'ax' (/e/site-packages/ax/__init__.py)",
+            "'ax-platform<1,>=0.5'",
+        ),
+        ("ModuleNotFoundError: No module named 'ax.modelbridge'", "'ax-platform<1,>=0.5'"),
         ("AttributeError: module transformers has no attribute AdamW", "write torch.optim.AdamW instead, or"),
         ("AttributeError: 'DataFrame' object has no attribute 'append'", "--with 'pandas<2' --with 'numpy<2' t.py"),
         (f"{_SKLEARN}TypeError: got an unexpected keyword argument 'squared'", "write sklearn.metrics.root_mean"),
@@ -292,6 +295,10 @@ def test_a_name_of_another_package_or_of_an_older_version_is_none_that_was_lost(
                 "    parser = Trainer.add_argparse_args(parser)\n"
                 "AttributeError: type object 'Trainer' has no attribute 'add_argparse_args'"
             ),
+            True,
+        ),
+        (
+            ("    Trainer.start(parser)\nAttributeError: type object 'Trainer' has no attribute 'start'"),
             False,
         ),
     ],
