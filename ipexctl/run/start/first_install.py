@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
@@ -136,7 +136,8 @@ def _install(
     refusal = report.refusal
     if refusal is not None:
         fix = _line_of_run(refusal.fix, spec)
-        newest = _newest_line(start, probed) if _values_of("--build", fix) else ""
+        builds = _values_of("--build", fix)
+        newest = _newest_line(start, probed, builds) if builds else ""
         refusal = replace(refusal, fix=join_fixes((newest, fix), "; or "))
     hosts = list(report.hosts)
     for number, host in enumerate(hosts):
@@ -271,12 +272,16 @@ def _newest_packages(spec: RunSpec) -> list[str]:
     return list(dict.fromkeys(packages)) if all(packages) else []
 
 
-def _newest_line(start: RunStart, probed: Sequence[HostFacts]) -> str:
-    """The line that takes the newest packages in place of the project's lists, if they can be installed; or empty."""
+def _newest_line(start: RunStart, probed: Sequence[HostFacts], builds: Collection[str] = ()) -> str:
+    """The line that takes the newest packages in place of the project's lists, if they can be installed; or empty.
+    `builds`: those that the lists need, of which the newest must need fewer."""
     packages = _newest_packages(start.spec)
-    if not packages or _look_up(start, packages, probed) is not None:
+    refusal = _look_up(start, packages, probed) if packages else None
+    own = _values_of("--build", refusal.fix) if refusal is not None else []
+    if not packages or (refusal is not None and not own) or (builds and not {*own} < {*builds}):
         return ""
-    line = ipexctl_command("run", "--install", *each_with("--with", packages), argv=start.spec.asked.program)
+    options = (*each_with("--with", packages), *each_with("--build", own))
+    line = ipexctl_command("run", "--install", *options, argv=start.spec.asked.program)
     return Fix("in place of the project's versions, take the newest: {line}", line=line)
 
 

@@ -25,6 +25,7 @@ from ipexctl.run.start.first_install import (
     _is_of_verify,
     _left_out_packages,
     _line_of_run,
+    _newest_line,
     _newest_packages,
     _with_builds,
     _with_install,
@@ -133,6 +134,32 @@ def test_a_line_that_is_printed_names_the_builds_that_its_packages_need(
     assert _with_builds(RunStart(spec, Mock(), Mock()), replace(lacking, fix="leave .cuda() out"), ()).fix.startswith(
         "l"
     )
+
+
+@pytest.mark.parametrize(
+    ("needed", "builds", "options"),
+    [
+        (None, (), "--with h5py --with gym"),
+        ((), (), None),
+        (("gym",), (), "--with h5py --with gym --build gym"),
+        (("gym",), ("gym", "h5py"), "--with h5py --with gym --build gym"),
+        (("gym",), ("gym",), None),
+        (None, ("gym",), "--with h5py --with gym"),
+    ],
+)
+def test_the_newest_packages_are_offered_if_they_need_fewer_builds(
+    needed: tuple[str, ...] | None,
+    builds: tuple[str, ...],
+    options: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = ipexctl_command("install", *(word for name in needed or () for word in ("--build", name)))
+    refusal = None if needed is None else Refusal("no wheel", Fix.of((line,)))
+    monkeypatch.setattr("ipexctl.run.start.first_install._look_up", lambda *_: refusal)
+    start = RunStart(spec_in(tmp_path, "import h5py, gym\n", monkeypatch), Mock(), Mock())
+    newest = _newest_line(start, (), builds)
+    assert newest.endswith(f": ipexctl run --install {options} train.py --lr 1") if options else newest == ""
 
 
 def test_without_an_environment_each_printed_line_of_the_run_installs_it() -> None:
