@@ -1,6 +1,6 @@
 """Finds lines of a script and its own modules that need a GPU, and suggests CPU code. Pure. A line is certain to fail
-only if the script always reaches it (`reached_code.py`) and its file never mentions the CPU. A backend or device in a
-variable is followed to the lines that set it, and no file may mention the CPU then.
+only if each rank reaches it (`reached_code.py`). A backend or device in a variable is followed to the lines that set
+it, and no file may mention the CPU then.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
-from ipexctl.known_errors.reached_code import FileNames, find_reached, scopes_of
+from ipexctl.known_errors.reached_code import FileNames, callee, find_reached, find_taken, scopes_of, source_of
 
 _CALLS: Final = re.compile(
     r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"
@@ -23,7 +22,8 @@ _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?r
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
 _SWITCH: Final = re.compile(r"(?:self\.)?\w*cuda\w*")
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available(?!:)")
-_PATCH: Final = re.compile(r"\bexec\(|\bmock\b|\btorch\.(?!backends\.)[\w.]{1,80} = |setattr\(torch")
+_PATCH: Final = re.compile(r"(?m:^(?![ \t]*#).*\bexec\()|\bmock\b|\btorch\.(?!backends\.)[\w.]{1,80} = |setattr\(torch")
+_LOSS: Final = re.compile(r"loss|criterion|metric", re.IGNORECASE)
 _EXECUTED: Final = re.compile(r"^exec\(open\(['\"]([\w./-]+)['\"]\)\.read\(\)\)", re.MULTILINE)
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
@@ -51,8 +51,6 @@ _MAIN: Final = re.compile(r"__name__ == '__main__'")
 _REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Call, ast.Attribute, ast.Subscript, ast.keyword)
 """AST nodes whose children run whenever the node does."""
 _SHOWN: Final = 40
-_PLACED: Final = frozenset(("device", "map_location"))
-"""Keywords whose value is a device."""
 _WIDTH: Final = 80
 _MOST_PARTS: Final = 20
 """Of the condition of an expression that are looked at: it may have others in it, nested deeply. And definitions that
@@ -119,8 +117,8 @@ def lines_of_files(files: Mapping[str, GpuCode], others: Mapping[str, Callable[[
     for name, file in files.items():
         lines: dict[int, GpuLine] = {}
         for line, scopes, is_chosen in file.found:
-            has_others = bool(name) and (is_patched or (is_chosen and has_doubt))
-            is_certain = line.is_certain and not has_others and not (file.is_patched if line.option else file.has_doubt)
+            is_doubted = is_chosen and (has_doubt if name else file.has_doubt and not line.option)
+            is_certain = line.is_certain and not is_doubted and not (is_patched if name else file.is_patched)
             is_certain &= all((file.names.module, scope) in reached for scope in scopes)
             if is_certain or (line.line not in lines and "(" not in "".join(scopes)):
                 lines[line.line] = line._replace(is_certain=is_certain, file=name)
@@ -142,7 +140,7 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
     has_doubt = is_patched or _DOUBT.search(text) is not None
     found, surest = list[_Found](), dict[int, bool]()
     variables, scopes = _Variables(), scopes_of(tree)
-    names = FileNames(name, scopes.values())
+    names, taken, in_branches = FileNames(name, scopes.values()), find_taken(tree, text), set[ast.AST]()
     waiting: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
     while waiting:
         node, scope, is_sure = waiting.pop()
@@ -153,33 +151,52 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
             found += _switched(node, scope) if is_sure else ()
             continue
         names.read(node, scope, is_sure=is_sure)
-        if isinstance(node, ast.Call) and is_sure > surest.get(node.lineno, -1) and _needs_gpu(node):
-            surest[node.lineno] = is_sure
+        if isinstance(node, ast.If) and is_sure:
+            in_branches |= _in_all_branches(node)
+        is_reached = is_sure or node in in_branches
+        if isinstance(node, ast.Call) and is_reached > surest.get(node.lineno, -1) and _needs_gpu(node):
+            surest[node.lineno] = is_reached
             call = " ".join(map(str.strip, lines[node.lineno - 1 : node.end_lineno]))
-            found.append(_Found(GpuLine(node.lineno, call, is_sure), (scope,), is_chosen="cuda" not in call))
+            found.append(_Found(GpuLine(node.lineno, call, is_reached), (scope,), is_chosen=_is_chosen(node)))
         if isinstance(node, ast.Call) and (option := _option_for_cpus(node)) and not has_doubt:
             value = re.escape(option[0].strip("-").replace("-", "_"))
             is_device = option[-1] == "cpu" and re.search(rf"\.{value}\b", text) is not None
-            line = GpuLine(node.lineno, _source(node), is_sure and is_device, option=option)
+            line = GpuLine(node.lineno, source_of(node), is_sure and is_device, option=option)
             found.append(_Found(line, (scope,), is_chosen=True))
         variables.read(node, scope, is_sure=is_sure)
-        is_main = isinstance(node, ast.If) and not node.col_offset and _MAIN.fullmatch(_source(node.test)) is not None
+        is_main = isinstance(node, ast.If) and not node.col_offset and _MAIN.fullmatch(source_of(node.test)) is not None
         is_function = node in scopes and isinstance(node, ast.FunctionDef)
-        are_sure = is_function or (is_sure and (is_main or isinstance(node, _REACHED)))
+        are_sure = is_function or (is_sure and (is_main or node in taken or isinstance(node, _REACHED)))
         below = scopes.get(node, scope)
-        waiting += ((part, below, is_reached) for part, is_reached in _parts(node, is_sure=are_sure))
+        waiting += ((part, below, is_reached) for part, is_reached in _parts(node, taken, is_sure=are_sure))
     found += variables.lines(before.count("\n"))
     return GpuCode(tuple(found), names, has_doubt, is_patched)
 
 
 def _switched(node: ast.AST, scope: str) -> Iterator[_Found]:
     """What a block does for GPUs if its test, a name as `self.cuda`, is True."""
-    if not isinstance(node, ast.If) or _SWITCH.fullmatch(tested := _name(node.test)) is None:
-        return
-    for each in takewhile(lambda each: not _may_leave(each), node.body):
-        if isinstance(each, (ast.Expr, ast.Assign)) and isinstance(each.value, ast.Call) and _needs_gpu(each.value):
-            line = GpuLine(each.lineno, f"if {tested}: {_source(each)}", True)
+    if isinstance(node, ast.If) and _SWITCH.fullmatch(tested := _name(node.test)) is not None:
+        for each in _calls(node.body):
+            line = GpuLine(each.lineno, f"if {tested}: {source_of(each)}", True)
             yield _Found(line, (f"{scope}({tested})",), is_chosen=True)
+
+
+def _calls(block: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    """Calls for a GPU that a block certainly makes as a statement or a value."""
+    for each in takewhile(lambda each: not _may_leave(each), block):
+        if isinstance(each, (ast.Expr, ast.Assign)) and isinstance(each.value, ast.Call) and _needs_gpu(each.value):
+            yield each.value
+
+
+def _in_all_branches(chain: ast.If) -> set[ast.AST]:
+    """The first call for a GPU, if each branch of the chain that does not raise has one."""
+    blocks = [chain.body, chain.orelse]
+    while isinstance(below := blocks[-1][0] if len(blocks[-1]) == 1 else None, ast.If) and len(blocks) < _MOST_PARTS:
+        blocks[-1:] = [below.body, below.orelse]
+    blocks = blocks if blocks[-1] else []
+    going = (each for each in blocks if not isinstance(each[-1], ast.Raise) or any(map(_may_leave, each[:-1])))
+    calls = [next((each for each in _calls(block) if not _is_chosen(each)), None) for block in going]
+    return set(filter(None, calls[:1])) if all(calls) else set()
 
 
 class _Variables:
@@ -213,8 +230,8 @@ class _Variables:
         for name in self._set.keys() & self._used.keys():
             for node, scope, is_sure in self._set[name]:
                 is_option = isinstance(node.value, ast.Constant) and not node.col_offset and node.lineno <= options_end
-                option = (f"--{name}={'gloo' if 'nccl' in _source(node.value) else 'cpu'}",) if is_option else ()
-                line = GpuLine(node.lineno, _source(node), is_sure and name not in self._other, option=option)
+                option = (f"--{name}={'gloo' if 'nccl' in source_of(node.value) else 'cpu'}",) if is_option else ()
+                line = GpuLine(node.lineno, source_of(node), is_sure and name not in self._other, option=option)
                 for use in self._used[name]:
                     yield _Found(line, (scope, use), is_chosen=True)
                 if not self._used[name]:
@@ -226,10 +243,9 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
 
 
 def _is_of_gpu(value: ast.AST | None) -> bool:
-    if isinstance(value, ast.Call) and _name(value.func) == "torch.device" and value.args:
-        value = value.args[0]
-    is_text = isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
-    return is_text and re.match(r"f?['\"](?:cuda|nccl)", _source(value)) is not None
+    if value is None or any(isinstance(each, ast.IfExp) for each in islice(ast.walk(value), _MOST_PARTS)):
+        return False
+    return re.match(r"(?:torch\.device\()?f?'(?:cuda|nccl)", _beginning(value)) is not None
 
 
 def _places(call: ast.Call) -> Iterator[ast.AST]:
@@ -241,7 +257,7 @@ def _places(call: ast.Call) -> Iterator[ast.AST]:
         return
     if last in ("to", "device", "set_device") and call.args:
         yield call.args[0]
-    yield from (value for name, value in keywords.items() if name in _PLACED)
+    yield from (value for name, value in keywords.items() if name in ("device", "map_location"))
 
 
 def _needs_gpu(call: ast.Call) -> bool:
@@ -251,10 +267,18 @@ def _needs_gpu(call: ast.Call) -> bool:
         return _PLACE.match(_beginning(keywords.get("device", first))) is not None
     if last == "init_process_group":
         return _beginning(keywords.get("backend", first)).startswith("'nccl")
-    if name.startswith("torch.") and last != "GradScaler" and _beginning(keywords.get("device")).startswith("'cuda"):
+    if name.startswith("torch.") and last != "GradScaler" and re.match("f?'cuda", _beginning(keywords.get("device"))):
         return True
     ids = keywords.get("device_ids")
-    return _CALLS.fullmatch(name) is not None or (isinstance(ids, ast.List) and bool(ids.elts) and last != "barrier")
+    takes_ids = isinstance(ids, ast.List) and bool(ids.elts) and last not in ("barrier", "DataParallel")
+    return takes_ids or _CALLS.fullmatch(name) is not None
+
+
+def _is_chosen(call: ast.Call) -> bool:
+    """True unless the device is literal, and no option that may be -1, and a tensor is moved, not a loss."""
+    place, is_named = next(_places(call), None), _CALLS.fullmatch(_name(call.func)) is not None
+    may_pass = isinstance(place, ast.Attribute) if is_named else not _is_of_gpu(place)
+    return may_pass or _LOSS.search(callee(call)) is not None
 
 
 _OFF: Final = re.compile(r"--(?:no[-_]?(?:cuda|gpu)|disable[-_](?:cuda|gpu)|(?:use[-_]|force[-_])?cpu)")
@@ -284,12 +308,6 @@ def _name(node: ast.AST) -> str:
     return ".".join((node.id if isinstance(node, ast.Name) else "", *reversed(parts)))
 
 
-def _source(node: ast.AST | None) -> str:
-    with suppress(RecursionError):
-        return ast.unparse(node) if node is not None else ""
-    return ""
-
-
 def _beginning(node: ast.AST | None) -> str:
     """How the source of a device or backend begins, as in `'cuda`; of a name, all of it. Looks at no nested call,
     because each call around that one would."""
@@ -309,21 +327,21 @@ def _is_guard(node: ast.AST) -> bool:
     if isinstance(node, ast.IfExp):
         parts = islice(ast.walk(node.test), _MOST_PARTS)
         return any(_GUARD.search(getattr(part, "id", "") or getattr(part, "attr", "")) for part in parts)
-    return isinstance(node, ast.If) and _GUARD.search(_source(node.test)) is not None
+    return isinstance(node, ast.If) and _GUARD.search(source_of(node.test)) is not None
 
 
-def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
+def _parts(node: ast.AST, taken: Mapping[ast.AST, ast.AST], *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
     """Children, each with True if it is certainly reached, because no earlier statement in the block can leave it."""
-    for child in ast.iter_child_nodes(node):
+    for child in ast.iter_child_nodes(taken.get(node, node)):
         yield child, is_sure
         is_guard = _is_guard(child)
-        if (is_sure or is_guard) and isinstance(child, ast.stmt) and _may_leave(child):
+        if (is_sure or is_guard) and isinstance(child, ast.stmt) and _may_leave(taken.get(child, child)):
             if is_guard:
                 return
             is_sure = False
 
 
-def _may_leave(statement: ast.stmt) -> bool:
+def _may_leave(statement: ast.AST) -> bool:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
     return any(

@@ -7,14 +7,54 @@ Base classes are not followed: what they call may be overridden.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 _MOST_HOPS: Final = 50
 """Imports that are followed for one name."""
 _RUNNERS: Final = frozenset(("app.run", "fire.Fire", "Fire", "typer.run", "tyro.cli"))
 """Functions of absl, fire, Typer and tyro that call their first argument with what is typed."""
+_NAME: Final = r"'(?:RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'"
+_TEXT: Final = rf"(?:os\.)?(?:environ(?:\.get\(|\[)|getenv\(){_NAME}(?:, [^()]*)?[)\]]"
+_TRUE: Final = re.compile(rf"{_NAME} in (?:os\.)?environ|int\({_TEXT}\) (?:!= -1|>= 0|> -1)|{_TEXT}(?: is not None)?")
+_FALSE: Final = re.compile(rf"{_NAME} not in (?:os\.)?environ|{_TEXT} is None|int\({_TEXT}\) (?:== -1|< 0)")
+"""Tests of the environment that each rank has. WORLD_SIZE may be 1."""
+ASKED: Final = re.compile(_NAME.replace("'", "['\"]"))
+_MOST_LETTERS: Final = 200
+"""Of what a name stands for in such a test."""
+_MOST_TESTS: Final = 10
+_LONGEST: Final = 100_000
+
+
+def find_taken(tree: ast.Module, text: str) -> Mapping[ast.AST, ast.AST]:
+    """The block that ranks take of each `if` that tests their environment, also by a name that is bound once."""
+    if len(text) > _LONGEST or ASKED.search(text) is None:
+        return {}
+    nodes = [*ast.walk(tree)]
+    stored = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    bound = Counter(stored + [each.arg for each in nodes if isinstance(each, ast.arg)])
+    asked = {number for number, line in enumerate(text.split("\n"), 1) if ASKED.search(line) is not None}
+    values = [each for each in nodes if isinstance(each, ast.Assign) and each.lineno in asked]
+    sources = {source_of(each.targets[0]): source_of(each.value) for each in values}
+    once = {name: source for name, source in sources.items() if bound[name] == 1 and len(source) < _MOST_LETTERS}
+    held = [(each, _holds(source_of(each.test), once)) for each in nodes if isinstance(each, ast.If)]
+    known = [(each, holds) for each, holds in held if holds is not None][:_MOST_TESTS]
+    return {each: ast.Module(each.body if holds else each.orelse, []) for each, holds in known}
+
+
+def _holds(test: str, once: Mapping[str, str]) -> bool | None:
+    test = _TRUE.sub("True", _FALSE.sub("False", re.sub(r"\w+", lambda word: once.get(word[0], word[0]), test)))
+    parts = {*re.split(" and | or ", test.replace("not True", "False").replace("not False", "True"))}
+    return parts == {"True"} if parts in ({"True"}, {"False"}) else None
+
+
+def source_of(node: ast.AST | None) -> str:
+    with suppress(RecursionError):
+        return ast.unparse(node) if node is not None else ""
+    return ""
 
 
 def scopes_of(tree: ast.Module) -> dict[ast.AST, str]:
@@ -62,7 +102,7 @@ class FileNames:
             self._bound[scope, node.arg] += 1
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._bound[scope, node.name] += 1
-            decorators = (_callee(each) for each in node.decorator_list if isinstance(each, ast.Call))
+            decorators = (callee(each) for each in node.decorator_list if isinstance(each, ast.Call))
             self._commands |= {each.partition(".")[0]: node.name for each in decorators if each.endswith(".command")}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self._read_import(node, scope)
@@ -72,13 +112,13 @@ class FileNames:
             self._read_call(node, scope, is_sure=is_sure)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             names = (each.id for each in node.targets if isinstance(each, ast.Name))
-            self._instances |= {(scope, name): _callee(node.value) for name in names}
+            self._instances |= {(scope, name): callee(node.value) for name in names}
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and is_sure:
             name = node.value.id
-            self._kept |= {(scope, name) for each in node.targets if _callee(ast.Call(each, [], [])) == f"self.{name}"}
+            self._kept |= {(scope, name) for each in node.targets if callee(ast.Call(each, [], [])) == f"self.{name}"}
 
     def _read_call(self, node: ast.Call, scope: str, *, is_sure: bool) -> None:
-        called = _callee(node)
+        called = callee(node)
         self._uses[called.partition("(")[0]] -= 1
         run = {each.id for each in node.args[:1] if called in _RUNNERS and isinstance(each, ast.Name)}
         self._calls[scope] |= {called, *run} if is_sure else set()
@@ -194,7 +234,7 @@ def find_reached(
     return frozenset(each for each in reached if modules.read[each[0]].is_given(each[1], modules.read.values()))
 
 
-def _callee(call: ast.Call) -> str:
+def callee(call: ast.Call) -> str:
     """`Net.fit` also for `Net(…).fit(…)`; `Net(cuda)` for `Net(cuda=True)`; empty for a call of what has no name."""
     parts, node = list[str](), call.func
     while isinstance(node, ast.Attribute):

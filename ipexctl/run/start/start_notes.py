@@ -19,6 +19,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.hugging_face import DTYPE_TRL, INDEXED_CPU, RESUMES_ON_CPU, RESUMING_TRL
 from ipexctl.known_errors.gpu_code import GpuLine, suggestions
+from ipexctl.known_errors.reached_code import ASKED
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import before, unsupported_settings
 from ipexctl.launch.launchers.cpu_options import RESUMES, is_of_trl
@@ -54,8 +55,9 @@ the number of ranks. A model that takes num_items_in_batch by **kwargs and ignor
 def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     """Raise a StartError for a script that fails on CPUs in any case. A user's torch may find a GPU. Pure."""
     script = spec.project.script
+    has_no_ranks = spec.asked.backend == "none" and script is not None and ASKED.search(script.text or "") is not None
     has_cuda = any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
-    if script is None or spec.asked.python is not None or has_cuda:
+    if script is None or spec.asked.python is not None or has_cuda or has_no_ranks:
         return
     lines = _without_typed(script.gpu_lines, spec.asked.argv)
     if any(line.is_certain for line in lines):

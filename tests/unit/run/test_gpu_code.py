@@ -79,7 +79,7 @@ def test_what_is_left_out_of_a_suggestion_is_said() -> None:
     ("code", "lines"),
     [
         (DDP, {2: True, 3: True, 6: True, 7: True, 10: True}),
-        (f"{DDP}# needs no cpu\n", dict.fromkeys((2, 3, 6, 7, 10), False)),
+        (f"{DDP}# needs no cpu\n", {2: True, 3: True, 6: False, 7: False, 10: True}),
         (GUARDED, {}),
         ("if ddp:\n    torch.cuda.set_device(rank)\n", {2: False}),
         ("import sys\nif len(sys.argv) > 9:\n    sys.exit()\nmodel.cuda()\n", {4: False}),
@@ -130,6 +130,7 @@ def test_each_line_has_what_to_type_there(line: str, suggestion: str) -> None:
     [
         (DDP, {}, {"torch": "2.13.0"}, True),
         (DDP, {"python": "/opt/py"}, {}, False),
+        (DDP, {"backend": "none"}, {"torch": "2.13.0"}, False),
         (DDP, {}, {"torch": "2.13.0", "nvidia-nccl-cu12": "2.27"}, False),
         (GUARDED, {}, {}, False),
     ],
@@ -245,7 +246,7 @@ def start():
     trainer = Trainer()
     trainer.train()
 """,
-    "careful.py": "ready = torch.cuda.is_available()\ndef place(x):\n    x.cuda()\n",
+    "careful.py": "ready = torch.cuda.is_available()\ndef place(x):\n    x.cuda()\ndef put(x):\n    x.to(device_id)\n",
     "config.py": "device = 'cuda'\ndef place(x):\n    x.to(device)\n",
     "switch.py": """\
 class T:
