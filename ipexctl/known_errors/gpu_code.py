@@ -21,6 +21,7 @@ _CALLS: Final = re.compile(
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
 _SWITCH: Final = re.compile(r"(?:self\.)?\w*cuda\w*")
+_AVAILABLE: Final = re.compile(r"(not )?torch\.cuda\.(?:is_available\(\)|device_count\(\)(?: > 0| >= 1)?)")
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available(?!:)")
 _PATCH: Final = re.compile(r"(?m:^(?![ \t]*#).*\bexec\()|\bmock\b|\btorch\.(?!backends\.)[\w.]{1,80} = |setattr\(torch")
 _LOSS: Final = re.compile(r"loss|criterion|metric", re.IGNORECASE)
@@ -144,6 +145,8 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
     waiting: list[tuple[ast.AST, str, bool]] = [(tree, "", True)]
     while waiting:
         node, scope, is_sure = waiting.pop()
+        if is_sure and isinstance(node, (ast.Assert, ast.If)) and _refuses_cpus(node):
+            found.append(_Found(GpuLine(node.lineno, lines[node.lineno - 1].strip(), True), (scope,)))
         if _is_guard(node):
             variables.read_guarded(node)
             for each in ast.walk(node):
@@ -171,6 +174,13 @@ def read_gpu_code(tree: ast.Module, text: str, name: str, executed: str = "") ->
         waiting += ((part, below, is_reached) for part, is_reached in _parts(node, taken, is_sure=are_sure))
     found += variables.lines(before.count("\n"))
     return GpuCode(tuple(found), names, has_doubt, is_patched)
+
+
+def _refuses_cpus(node: ast.Assert | ast.If) -> bool:
+    """True for `assert torch.cuda.is_available()`, and for a raise in its place."""
+    raises = isinstance(node, ast.Assert) or isinstance(node.body[0], ast.Raise)
+    found = _AVAILABLE.fullmatch(source_of(node.test)) if raises else None
+    return found is not None and bool(found[1]) is isinstance(node, ast.If)
 
 
 def _switched(node: ast.AST, scope: str) -> Iterator[_Found]:
