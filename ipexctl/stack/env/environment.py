@@ -300,7 +300,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     if gone is not None and any(
         isinstance(part, FixCommand) and "--with" in part.options for part in parts_of(gone.fix)
     ):
-        return f"{step} {how}: {gone.sentence}", gone.fix
+        return f"{step} {how}: {gone.sentence.removesuffix(f' ({output.place})')}", gone.fix
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"
