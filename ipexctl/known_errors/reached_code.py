@@ -19,7 +19,9 @@ _RUNNERS: Final = frozenset(("app.run", "fire.Fire", "Fire", "typer.run", "tyro.
 """Functions of absl, fire, Typer and tyro that call their first argument with what is typed."""
 _NAME: Final = r"'(?:RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'"
 _TEXT: Final = rf"(?:os\.)?(?:environ(?:\.get\(|\[)|getenv\(){_NAME}(?:, [^()]*)?[)\]]"
-_TRUE: Final = re.compile(rf"{_NAME} in (?:os\.)?environ|int\({_TEXT}\) (?:!= -1|>= 0|> -1)|{_TEXT}(?: is not None)?")
+_TRUE: Final = re.compile(
+    "|".join((rf"{_NAME} in (?:os\.)?environ", rf"int\({_TEXT}\) (?:!= -1|>= 0|> -1)", rf"{_TEXT}(?: is not None)?"))
+)
 _FALSE: Final = re.compile(rf"{_NAME} not in (?:os\.)?environ|{_TEXT} is None|int\({_TEXT}\) (?:== -1|< 0)")
 """Tests of the environment that each rank has. WORLD_SIZE may be 1."""
 ASKED: Final = re.compile(_NAME.replace("'", "['\"]"))

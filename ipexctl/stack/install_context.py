@@ -21,7 +21,8 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreClient, StoreLocation
 from ipexctl.found_files import cache_directory
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
+from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, install_command
 from ipexctl.projects.declaration import PYPROJECT
@@ -188,6 +189,25 @@ class InstallRequest:
         """The request as env.json records it; it differs once the user's version table has changed."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
+
+
+def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> FixCommand:
+    stack, sources = typed.env.stack, typed.sources
+    options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
+    options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
+    options += [("with", line) for line in typed.env.packages if line not in typed.origins]
+    options += [("with", package) for package in packages]
+    options += [("build", name) for name in (*typed.builds, *(each.directory for each in typed.projects), *builds)]
+    options += [("index-url", sources.index_url)]
+    options += [("extra-index-url", url) for url in sources.extra_index_urls]
+    options += [("find-links", place) for place in sources.find_links]
+    options += [("wheelhouse", sources.wheelhouse)]
+    words = ["--require-oneccl"] if stack.require_oneccl else []
+    for file in typed.named_files:
+        words += ["-r", str(file)]
+    for name, value in options:
+        words += [f"--{name}", strip_login(value)] if value else []
+    return ipexctl_command("install", *words)
 
 
 def install_request(

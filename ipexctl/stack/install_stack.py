@@ -48,6 +48,7 @@ from ipexctl.stack.install_context import (
     StackSummary,
     changes_of,
     inspect_hosts,
+    install_line,
     names_of,
     refuse_downgrade,
     summary_of,
@@ -153,7 +154,6 @@ def install(
 
 def _whole_line(fix: str, typed: InstallRequest) -> str:
     """A command that adds a package to a stack that was not finished names what the call asked for, too."""
-    from ipexctl.stack.lock.stack_locking import install_line  # imported by now
 
     def whole(command: FixCommand) -> FixCommand:
         more = [package for option, package in pairwise(command.options) if option == "--with"]

@@ -28,14 +28,15 @@ from ipexctl.remote.home_script import walk_to
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.start_project import describe_project
 from ipexctl.run.start.start_request import StartError
+from ipexctl.stack.resolve.reasons import join_names
 from ipexctl.sync.ignore import is_credential, pattern_for
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import ProjectSync, query_project
-from ipexctl.text import join_words
 
 _SHOWN: Final = PathNotes("said")
+_SHOWN_NAMES: Final = 5
 
 
 class ProjectUpload:
@@ -141,10 +142,9 @@ class ProjectUpload:
         content = read(includes=asked.include)
         if unsent := unsent_modules(spec, content):
             content = read(includes=(*asked.include, *map(pattern_for, unsent)))
-            self._on_step(
-                f"note: {join_words(unsent)} {'is' if len(unsent) == 1 else 'are'} sent although an ignore file "
-                "excludes it: the project's own modules import it"
-            )
+            names, verb = join_names(unsent, _SHOWN_NAMES), "is" if len(unsent) == 1 else "are"
+            excluded = f"{names} {verb} sent although an ignore file excludes it"
+            self._on_step(f"note: {excluded}: the project's own modules import it")
         check_synced_path(spec, content.manifest)
         self._on_step(describe_project(spec, content.manifest.summary))
         script = spec.project.script
@@ -154,14 +154,19 @@ class ProjectUpload:
 
 
 def unsent_modules(spec: RunSpec, project: Project) -> tuple[str, ...]:
-    """Python files of own packages that the script imports in any case, and that an ignore file excludes."""
+    """Python files of own packages that the script imports in any case, and that an ignore file excludes, with those
+    beside them: code may load them by their names."""
     script = spec.project.script
     if script is None or spec.asked.exclude:
         return ()
     sent = {entry.path for entry in project.manifest.entries}
     packages = tuple(f"{path}/" for path in spec.project.layout.paths if path != ".")
     below = [name for name in script.own_files if "/" in name and (name.startswith(packages) or not packages)]
-    return tuple(name for name in below if name not in sent and not is_credential(name, is_directory=False))
+    places = {posixpath.dirname(name) for name in below if name not in sent}
+    whole = {place for place in places if f"{place}/__init__.py" in {*below} - sent}  # an ignored directory
+    beside = (f"{place}/{path.name}" for place in sorted(whole) for path in sorted((project.root / place).glob("*.py")))
+    found = (name for name in dict.fromkeys((*below, *beside)) if name not in sent)
+    return tuple(name for name in found if not is_credential(name, is_directory=False))
 
 
 def _shown_before(project: Project) -> Sequence[str]:

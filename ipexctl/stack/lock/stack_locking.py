@@ -27,13 +27,12 @@ from ipexctl.hub.hugging_face import LEAST_USEFUL
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import BACKEND_STEP
 from ipexctl.node.common.files import sha256_of
-from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import EnvRecord, ListReply, PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.env.project_list import BackendListRequest
 from ipexctl.node.files.call_requests import StoreFile
-from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.declared_indexes import IndexBinding
 from ipexctl.projects.requirement_files import digest_of_list
 from ipexctl.remote.fanout import run_in_background
@@ -42,7 +41,7 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import IPEX, ONECCL, TORCH, project_of
 from ipexctl.stack.env.record import SCHEMA, env_directory
 from ipexctl.stack.expected_stack import installed_plan, with_ipex_use
-from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive
+from ipexctl.stack.install_context import InstallContext, InstallRequest, ProjectArchive, install_line
 from ipexctl.stack.lock.project_packages import BackendList
 from ipexctl.stack.lock.requirements import PackageRequest, contradiction, read_answer, without_torch
 from ipexctl.stack.lock.wheel_indexes import (
@@ -130,25 +129,6 @@ def floors_of(packages: Iterable[str], kept: Collection[str]) -> tuple[str, ...]
     lines = map(Requirement, packages)
     bare = {line.name for line in lines if not line.specifier and line.url is None}.difference(kept)
     return tuple(f"{name}>={least}" for name, least in LEAST_USEFUL.items() if name in bare)
-
-
-def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> FixCommand:
-    stack, sources = typed.env.stack, typed.sources
-    options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
-    options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
-    options += [("with", line) for line in typed.env.packages if line not in typed.origins]
-    options += [("with", package) for package in packages]
-    options += [("build", name) for name in (*typed.builds, *(each.directory for each in typed.projects), *builds)]
-    options += [("index-url", sources.index_url)]
-    options += [("extra-index-url", url) for url in sources.extra_index_urls]
-    options += [("find-links", place) for place in sources.find_links]
-    options += [("wheelhouse", sources.wheelhouse)]
-    words = ["--require-oneccl"] if stack.require_oneccl else []
-    for file in typed.named_files:
-        words += ["-r", str(file)]
-    for name, value in options:
-        words += [f"--{name}", strip_login(value)] if value else []
-    return ipexctl_command("install", *words)
 
 
 def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping[str, str]) -> tuple[str, str] | None:

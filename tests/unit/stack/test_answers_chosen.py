@@ -32,6 +32,7 @@ from ipexctl.stack.install_context import (
     InstallRequest,
     PackageChange,
     changes_of,
+    install_line,
     install_request,
     refuse_downgrade,
     with_packages,
@@ -42,7 +43,6 @@ from ipexctl.stack.lock.stack_locking import (
     _Locking,
     announce_stack,
     find_older,
-    install_line,
     note_on_older,
 )
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, lacks_answer_about_mpi
