@@ -245,7 +245,7 @@ def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
 
 
 def modules_imported_by(node: ast.AST) -> Iterator[str]:
-    """Top levels of the modules, without those of relative imports."""
+    """Return the top-level modules that the statement imports, none for a relative import."""
     return (name.module.partition(".")[0] for name in names_imported_by(node) if not name.level)
 
 

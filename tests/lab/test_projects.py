@@ -101,7 +101,13 @@ def test_what_git_ignores_of_an_own_package_is_sent_if_it_is_imported(project: C
     project.write(".gitignore", "_version.py\nlocal.py\ndata/\n")  # a package of code with the name of a data directory
     for name in ("local", "data/__init__", "data/loaded_by_name", "data/batch"):
         project.write(f"src/tinylm/{name}.py", "number = 1\n")
-    project.write("src/tinylm/model.py", "from tinylm.data.batch import number\n\n\nclass Small:\n    pass\n")
+    code = "from tinylm.data.batch import number\n\n\nclass Small:\n    pass\n"
+    project.write("src/tinylm/model.py", code)
     ran = project.run("-n", "1", "tiny-train")
+    assert "loaded_by_name" not in ran.err
+    by_name = "import importlib\n\nimportlib.import_module('tinylm.data.' + 'loaded_by_name')\n"
+    project.write("src/tinylm/model.py", code + by_name)
+    ran = project.run("-n", "1", "tiny-train")
+    assert ran.rc == 0, ran.err
     assert "data/__init__.py, src/tinylm/data/batch.py and src/tinylm/data/loaded_by_name.py are sent" in ran.err
     assert "local.py" not in ran.err

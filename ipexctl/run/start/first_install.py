@@ -274,7 +274,7 @@ def _newest_packages(spec: RunSpec) -> list[str]:
 
 def _newest_line(start: RunStart, probed: Sequence[HostFacts], builds: Collection[str] = ()) -> str:
     """The line that takes the newest packages in place of the project's lists, if they can be installed; or empty.
-    `builds`: those that the lists need, of which the newest must need fewer."""
+    `builds`: the packages that the lists need built; the newest packages must need fewer."""
     packages = _newest_packages(start.spec)
     refusal = _look_up(start, packages, probed) if packages else None
     own = _values_of("--build", refusal.fix) if refusal is not None else []
@@ -282,7 +282,8 @@ def _newest_line(start: RunStart, probed: Sequence[HostFacts], builds: Collectio
         return ""
     options = (*each_with("--with", packages), *each_with("--build", own))
     line = ipexctl_command("run", "--install", *options, argv=start.spec.asked.program)
-    return Fix("in place of the project's versions, take the newest: {line}", line=line)
+    runs = f", which runs the code of {join_words(own)}" if own else ""
+    return Fix("in place of the project's versions, take the newest{runs}: {line}", runs=runs, line=line)
 
 
 def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:

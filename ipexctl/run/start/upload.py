@@ -154,16 +154,16 @@ class ProjectUpload:
 
 
 def unsent_modules(spec: RunSpec, project: Project) -> tuple[str, ...]:
-    """Python files of own packages that the script imports in any case, and that an ignore file excludes, with those
-    beside them: code may load them by their names."""
+    """Python files of own packages that the script imports in any case, and that an ignore file excludes; where
+    modules are loaded by their names, all of an excluded directory."""
     script = spec.project.script
     if script is None or spec.asked.exclude:
         return ()
     sent = {entry.path for entry in project.manifest.entries}
     packages = tuple(f"{path}/" for path in spec.project.layout.paths if path != ".")
     below = [name for name in script.own_files if "/" in name and (name.startswith(packages) or not packages)]
-    places = {posixpath.dirname(name) for name in below if name not in sent}
-    whole = {place for place in places if f"{place}/__init__.py" in {*below} - sent}  # an ignored directory
+    places = {posixpath.dirname(name) for name in below if name not in sent and script.loads_by_name}
+    whole = {place for place in places if f"{place}/__init__.py" in {*below} - sent}
     beside = (f"{place}/{path.name}" for place in sorted(whole) for path in sorted((project.root / place).glob("*.py")))
     found = (name for name in dict.fromkeys((*below, *beside)) if name not in sent)
     return tuple(name for name in found if not is_credential(name, is_directory=False))

@@ -160,6 +160,7 @@ def test_the_newest_packages_are_offered_if_they_need_fewer_builds(
     start = RunStart(spec_in(tmp_path, "import h5py, gym\n", monkeypatch), Mock(), Mock())
     newest = _newest_line(start, (), builds)
     assert newest.endswith(f": ipexctl run --install {options} train.py --lr 1") if options else newest == ""
+    assert ("which runs the code of gym" in newest) is ("--build" in (options or ""))
 
 
 def test_without_an_environment_each_printed_line_of_the_run_installs_it() -> None:
