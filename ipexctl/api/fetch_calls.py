@@ -11,11 +11,12 @@ from functools import partial
 
 from ipexctl.api.open_hosts import open_sessions
 from ipexctl.files.requested import FetchResult
+from ipexctl.node.files.file_sender import OVERWRITTEN
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Watch, ignore_event
-from ipexctl.run.fetch import FetchRequest, PathOnHosts, fetch, find_hosts_with_path
+from ipexctl.run.fetch import FetchRequest, PathOnHosts, fetch, find_hosts_with_path, from_other_host
 
 
 def watch_nothing() -> AbstractContextManager[Watch]:
@@ -32,7 +33,9 @@ def fetch_files(
     timeout: float | None = None,
     watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
 ) -> tuple[FetchResult, PathOnHosts]:
-    found = PathOnHosts()
+    """Fetch from the host of the request, or if the path is not there, from the first of the others that has it. One
+    that was overwritten there is not looked for elsewhere: ranks of two hosts may write different files to one path."""
+    found, is_overwritten = PathOnHosts(), False
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:
         asking = run_in_background(lambda: find_hosts_with_path(others, pool), "others") if others else None
         try:
@@ -40,9 +43,16 @@ def fetch_files(
         except Cancelled:
             result = FetchResult(request.host, "failed", "stopped", "the same command resumes", dest=request.dest)
         except HostError as error:
-            result = FetchResult.of_error(request.host, error, dest=request.dest)
+            result, is_overwritten = (
+                FetchResult.of_error(request.host, error, dest=request.dest),
+                error.kind == OVERWRITTEN,
+            )
         if asking is not None:
             found = asking.result()
+    if result.status == "failed" and result.reason and found.having and not is_overwritten and not cancel.thrown:
+        other = next(order for order in others if order.host.name == found.having[0])
+        request = from_other_host(request, other)
+        result, _ = fetch_files(request, options, cancel, timeout=timeout, watching=watching)
     return result, found
 
 

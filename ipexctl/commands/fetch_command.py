@@ -199,7 +199,9 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
     every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest))
     is_there = not result.reason
     others, have = fold(found.having), "have" if len(found.having) > 1 else "has"
-    if found.having and is_there and not quiet:
+    if is_there and result.host != request.host and not quiet:
+        print_message(f"note: {host} does not have it as the run left it; this is {path} of {result.host.name}")
+    elif found.having and is_there and not quiet:
         text = f"note: this is {path} of {host}; {others} {have} one, too"
         print_with_fix(text, every_host)
     elif found.having and not is_there:

@@ -71,7 +71,7 @@ class Receiver:
         if kind == "working":
             return None
         if kind == "entries" and not is_listed:
-            self._entries += map(read_entry, _rows_of(event))
+            self._entries += map(read_entry, rows_of(event))
         elif kind == "note" and not is_listed:
             notes = self.left_out if event.get("warning") else self.failed
             notes.append(FileFailure(str(event.get("n")), str(event.get("reason"))))
@@ -86,7 +86,7 @@ class Receiver:
         return None
 
     def _on_listed(self, event: Reply) -> None:
-        self.source, since = event.text("from"), event.integer("since")
+        self.source, older = event.text("from"), set(event.integers("older"))
         if event.get("missing"):  # nothing is written, and no directory is made for it
             if self._entries:
                 raise event.error("an event out of order")
@@ -98,8 +98,7 @@ class Receiver:
         self.destination, name = self._open_destination(accepted.single)
         if name is not None:
             entries = {0: entries[0]._replace(path=name)}  # the requested file, under another name
-        if since > 0:
-            self.older = [entry.path for entry in entries.values() if entry.kind == "f" and entry.mtime < since]
+        self.older = [entry.path for number, entry in entries.items() if number in older]
         equal = self.destination.find_equal({number: entry.path for number, entry in entries.items()})
         for number, entry in entries.items():
             try:
@@ -134,7 +133,7 @@ class Receiver:
         self.failed.append(FileFailure(entry.path, reason))
 
     def _on_parts(self, event: Reply) -> RawReader:
-        rows = iter(_rows_of(event))
+        rows = iter(rows_of(event))
 
         def begin_part() -> RawReader | None:
             if (row := next(rows, None)) is None:
@@ -222,7 +221,7 @@ class Receiver:
         self.size += entry.size
 
 
-def _rows_of(event: Reply) -> list[object]:
+def rows_of(event: Reply) -> list[object]:
     rows = event.get("rows")
     if not isinstance(rows, list) or not rows:
         raise event.error("an event out of order")

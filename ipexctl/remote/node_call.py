@@ -372,7 +372,7 @@ def _run(
         reason, fix = str(last[0].get("reason") or "it failed without a reason"), read_advice(last[0].get("fix"))
         if last[0].get("wrong_call") is True:
             raise UserError(f"{session.host.name}: {reason}", fix=fix)
-        raise HostError(reason, fix)
+        raise HostError(reason, fix, kind=str(last[0].get("kind") or ""))
     if last and ended.ok:
         return last[0]
     cause, fix = explain_stderr(output.stderr)

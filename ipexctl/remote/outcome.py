@@ -80,10 +80,12 @@ class HostError(Exception):
     has_answered = False
     """True if the host's port has answered, and only the rest is late."""
 
-    def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
+    def __init__(self, reason: str, advice: str = "", *, option: str = "", kind: str = "") -> None:
+        """`kind`: as in the agent's `AgentError`."""
         super().__init__(reason)
         self.reason = reason
         self.advice = advice
+        self.kind = kind
         self.option = option
 
     @property

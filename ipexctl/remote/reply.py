@@ -44,6 +44,9 @@ class Reply(dict[str, Any]):
     def integer(self, key: str) -> int:
         return self._checked_value(key, int)
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        return self._checked_value(key, tuple, "tuple[int, ...]")
+
     def integer_or_none(self, key: str) -> int | None:
         return None if self.get(key) is None else self.integer(key)
 

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
-from ipexctl.files.receiver import LIMITS, Receiver
-from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, RequestedPath
-from ipexctl.homes.local_copy import read_final_status
-from ipexctl.homes.registry import RunRecord, RunRegistry
+from ipexctl.files.receiver import LIMITS, Receiver, rows_of
+from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, RequestedPath, read_entry
+from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import expand
 from ipexctl.limits import PATIENCE
@@ -89,15 +88,11 @@ def order_of_run(
         "home": record.home,
         "id": record.id,
         "cwd": record.plan.cwd or None,
-        "since": record.started,
         "has_record": chosen == record.node0,
         "dest": dest,
         "takes_parts": is_directory(dest),
         "force": force,
     }
-    if chosen != record.node0:
-        status = read_final_status(RunRegistry().directory / record.id)
-        run["ended"] = status.ended if status is not None else None
     other_hosts = tuple(name for name in record.leaders if name != chosen.name) if host is None else ()
     return FetchRequest(chosen, {"path": path, "run": run}, dest, record.agent, other_hosts)
 
@@ -132,11 +127,11 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
     by_name = {request.host.name: request for request in requests}
 
     def has_path(host: Host, session: Session) -> bool:
-        request, found = by_name[host.name], []
+        request, found = by_name[host.name], list[object]()
 
         def on_event(event: Reply) -> None:
             if event.get("event") == "entries":
-                found.append(True)
+                found.extend(entry for entry in map(read_entry, rows_of(event)) if entry.kind == "f")
 
         call(
             session,
@@ -161,6 +156,14 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
     return PathOnHosts(
         tuple(name for name in by_name if name in having), tuple(name for name in by_name if name in unknown)
     )
+
+
+def from_other_host(request: FetchRequest, other: FetchRequest) -> FetchRequest:
+    """The same request, for the host of another one."""
+    run = request.request["run"]
+    assert run is not None
+    of_host: SendRequest = {"path": request.request["path"], "run": {**run, "has_record": False}}
+    return replace(request, host=other.host, request=of_host, agent=other.agent)
 
 
 class PathOnHosts(NamedTuple):

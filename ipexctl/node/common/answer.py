@@ -43,6 +43,8 @@ _OS_ERRORS = {
 class AgentError(Exception):
     is_wrong_call = False
     """True if the call would fail on every host; ipexctl then exits with 2."""
+    kind = ""
+    """What callers may act on; empty for most errors."""
 
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
@@ -110,7 +112,7 @@ def signs_of_life(interval: float, longest: float) -> Iterator[None]:
 
 def emit_failure(error: AgentError) -> None:
     more = {"wrong_call": True} if error.is_wrong_call else {}
-    emit("failed", reason=error.reason, fix=fix_to_json(error.fix), **more)
+    emit("failed", reason=error.reason, fix=fix_to_json(error.fix), kind=error.kind, **more)
 
 
 def write_bytes(data: bytes) -> None:

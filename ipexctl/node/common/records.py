@@ -388,15 +388,21 @@ def has_gone_on(run: RunStatus, resumed: RunStatus) -> bool:
 
 
 class LaterWrite(NamedTuple):
-    """A later run's write to a file that this run had written."""
+    """The last change of a file that a run had written, by others than this run."""
 
     run: str
+    """Empty if no run's record has the file as it is, or two runs at the same time have it."""
     at: float
+    """mtime of the file, in seconds since the epoch."""
+
+    @property
+    def whose(self) -> str:
+        return f"run {self.run} wrote it" if self.run else "it is not as any run left it, or two at once wrote it"
 
     @property
     def sentence(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(self.at))
-        return f"run {self.run} wrote it at {when}"
+        return f"{self.whose} at {when}" if self.run else f"{self.whose} (last written {when})"
 
 
 class RunStatus(NamedTuple):

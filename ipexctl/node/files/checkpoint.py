@@ -8,7 +8,7 @@ supervisor (`common/authenticated_socket.py`), and the two take turns with one l
         → {"scan": true, "hosts": [name, …]}
     the report of the host (`checkpoint_report.py`)
         → {"exchange": a name, "serve": [copy, …], "clients": addresses of the hosts that fetch them,
-           "receive": [copy, …], "remove": [name, …], "markers": [name, …],
+           "receive": [copy, …], "runs": {name: the run that wrote it}, "remove": [name, …], "markers": [name, …],
            "known": {name: [sha256, is brought, number]}, "number": of this exchange, "parts": [directory, …]}
     {"port": of its file server, or null}, once nothing speaks against its part
         → {"fetch": [{"address", "port", "copies"}, …]}
@@ -39,7 +39,8 @@ from ipexctl.node.common.node_limits import CHECKPOINT_STEP, LONGEST_READ, SIGN_
 from ipexctl.node.common.token_proof import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_files import CheckpointFiles
-from ipexctl.node.files.checkpoint_report import check_name, read_copies, read_known
+from ipexctl.node.files.checkpoint_report import check_name, read_copies, read_known, read_runs
+from ipexctl.node.files.earlier_files import LookRequest, look
 from ipexctl.node.files.kept_checkpoint import keep_checkpoint
 from ipexctl.node.files.peer_transfer import FileServer, connect
 from ipexctl.node.files.place import CONTENT
@@ -54,6 +55,7 @@ PATIENCE = 60.0
 
 class CheckpointRequest(NamedTuple):
     rank: int
+    run: str
     path: str
     home: str
     address: str
@@ -66,8 +68,8 @@ class CheckpointRequest(NamedTuple):
 
 
 class Exchange:
-    def __init__(self, files: CheckpointFiles, lines: ProvenLines, token: str) -> None:
-        self._files, self._lines, self._token = files, lines, token
+    def __init__(self, files: CheckpointFiles, lines: ProvenLines, token: str, run: str) -> None:
+        self._files, self._lines, self._token, self._run = files, lines, token, run
         self._source = ""
         self._stop_serving = -1
 
@@ -106,6 +108,7 @@ class Exchange:
         to_serve = list(read_copies(order["serve"], files.top).values())
         known = read_known(order["known"], files.top)
         received = list(read_copies(order["receive"], files.top).values())
+        runs = read_runs(order["runs"], files.top)
         size = sum(copy.size for copy in received)
         if size > free_space(files.directory):
             fix = FREE_SPACE_FIX
@@ -124,8 +127,9 @@ class Exchange:
         markers = frozenset(order["markers"])
         if aside_files:
             files.aside_files.prepare(exchange)
-        files.remove(aside_files)
+        files.remove(aside_files, runs)
         files.place(sorted(received, key=lambda copy: copy.path in markers))
+        files.adopt({name: run for name, run in runs.items() if run != self._run})
         files.save(known, int(order["number"]))
         files.aside_files.note_parts(parts, hosts, files.since)
         self._lines.send({"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
@@ -176,14 +180,20 @@ def find(request: Json, _: BinaryIO) -> Json:
         kept = keep_checkpoint(request["keep"])
     if not request["path"]:
         return {"kept": kept}
-    with contextlib.closing(CheckpointFiles(request["path"], request["home"], tree=request["tree"])) as files:
+    run = request["keep"]["resumed"][-1]
+    with contextlib.closing(CheckpointFiles(request["path"], request["home"], tree=request["tree"], run=run)) as files:
         report = files.scan(has_hashes=False)
         return {"kept": kept, "report": (files.forget_changed(report) if kept.replaced else report).to_json()}
 
 
+def look_for_earlier(request: Json, _: BinaryIO) -> Json:
+    with signs_of_life(SIGN_OF_LIFE, LONGEST_READ):
+        return {"earlier": [found._asdict() for found in look(cast("LookRequest", request))]}
+
+
 def main(action: str) -> int:
     if action:
-        return answer({"find": find}[action])
+        return answer({"find": find, "look": look_for_earlier}[action])
     request = CheckpointRequest(**parse_json(sys.stdin.readline()))
     store.end_on_signals()
     peer = f"{request.address} port {request.port}"
@@ -193,8 +203,8 @@ def main(action: str) -> int:
         )
         with lines.conn:
             lines.send({"rank": request.rank})
-            files = CheckpointFiles(request.path, request.home, request.project, request.tree)
-            Exchange(files, lines, request.token).run()
+            files = CheckpointFiles(request.path, request.home, request.project, request.tree, request.run)
+            Exchange(files, lines, request.token, request.run).run()
     except ConnectError as error:
         sys.stderr.write(f"no connection to the supervisor at {peer}: {error}\n")
         return 1

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import stat
-from typing import IO, Collection, Iterable, Iterator
+from typing import IO, Collection, Iterable, Iterator, Mapping
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.authenticated_socket import MALFORMED
@@ -44,6 +44,8 @@ from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.place import StagedFiles, Writer
 from ipexctl.node.files.policies import CHECKPOINT
 from ipexctl.node.files.tree import generations, runs_with_programs
+from ipexctl.node.run.record.file_owner import FileOwners, keep_for
+from ipexctl.node.run.record.run_files import adopt
 
 _NO_HASH = "0" * 64
 _MAX_LIST = 64 << 20
@@ -53,9 +55,13 @@ _MAX_LIST = 64 << 20
 class CheckpointFiles:
     """The checkpoint on one host, and what is remembered of it between exchanges."""
 
-    def __init__(self, path: str, home: str, project: str = "", tree: str = "") -> None:
+    def __init__(self, path: str, home: str, project: str = "", tree: str = "", run: str = "") -> None:
+        """`run`: the one that the exchange is for; empty if whose the files are does not matter."""
         self.base, self.top = os.path.split(path)
-        self._path, self._home, self._tree = path, home, tree
+        self._path, self._home, self._tree, self._run = path, home, tree, run
+        self._owners = FileOwners(os.path.join(home, "runs", run)) if run else None
+        self.runs: dict[str, str] = {}
+        """File → the run that wrote it, at the scan."""
         self._others: list[CheckpointFiles] = []
         self._enter = functools.partial(enter_path, home=home, project=project)
         self._entered: Place | None = None
@@ -131,6 +137,15 @@ class CheckpointFiles:
     def _below(self, name: str) -> str:
         return check_name(name, self.top)[len(self.top) + 1 :]
 
+    def _real_path(self, name: str) -> str:
+        return os.path.realpath("/".join(filter(None, (self._place.path, self._below(name)))))
+
+    def adopt(self, runs: Mapping[str, str]) -> None:
+        """Record received files as files of the runs that wrote them on other hosts."""
+        for run in {*runs.values()}:
+            paths = [self._real_path(name) for name, writer in runs.items() if writer == run]
+            adopt(os.path.join(self._home, "runs", run), paths)
+
     def _open_source(self, name: str) -> tuple[int, os.stat_result]:
         """Open a file to send. Raises an OSError or AgentError, also for a link that leads out."""
         place = self._place
@@ -154,7 +169,8 @@ class CheckpointFiles:
             is_used = {os.fsencode(run) for run in tree.runs()}.intersection(runs_with_programs())
             if name == self._tree or not tree.exists() or is_used:
                 continue
-            files = CheckpointFiles(base + name + self._path[len(base) + len(self._tree) :], self._home)
+            path = base + name + self._path[len(base) + len(self._tree) :]
+            files = CheckpointFiles(path, self._home, run=self._run)
             files.known, files._has_hashes = {}, self._has_hashes
             self._others.append(files)
             with contextlib.suppress(OSError, AgentError):
@@ -182,7 +198,9 @@ class CheckpointFiles:
         place = os.path.relpath(name_of_place(self.root, self._home), self.base)
         written = {name for name in copies if self._rows.get(name, [])[-3:] != self._identities[name]}
         age = self._number - self.since
-        return HostCopies(copies, half, left, self.known, written, self._number, self._named_parts, place, age)
+        return HostCopies(
+            copies, half, left, self.known, written, self._number, self._named_parts, place, age, runs=self.runs
+        )
 
     def _check_mounted(self, found: set[str]) -> None:
         """Raise if every file this host wrote vanished with the filesystem: elsewhere they would count as deleted."""
@@ -242,6 +260,8 @@ class CheckpointFiles:
             if identity_of(os.fstat(file.fileno())) != identity:
                 raise AgentError("it is being written")
         self._identities[name], self._hashes[name] = identity, sha256
+        if self._owners is not None and (owner := self._owners.owner(self._real_path(name), status)):
+            self.runs[name] = owner
         mode = stat.S_IMODE(status.st_mode)
         return ManifestEntry(name, "f", mode, status.st_size, sha256, status.st_mtime_ns)
 
@@ -276,12 +296,16 @@ class CheckpointFiles:
         # Scripts pick the oldest checkpoint by the mtime of its directory, so an exchange must not change it.
         self._writer.restore_times(entries)
 
-    def remove(self, names: Collection[str]) -> None:
-        """Set files and temporary ones aside; remove emptied directories: scripts take them for checkpoints."""
+    def remove(self, names: Collection[str], received: Mapping[str, str]) -> None:
+        """Set files and temporary ones aside; remove emptied directories: scripts take them for checkpoints. A file of
+        another run than the `received` ones goes to that run's kept copies."""
         for name in names:
             with contextlib.suppress(FileNotFoundError), self._writer.place_of(self._path_of(name)) as (opened, entry):
                 opened.check_entry(entry, opened.status_of(entry), OWN_CHECKPOINT)
-                self.aside_files.keep(name, entry, opened.number)
+                writer = self.runs.get(name, "")
+                is_of_other = bool(writer and received) and writer not in received.values()
+                if not (is_of_other and keep_for(writer, self._home, opened, entry)):
+                    self.aside_files.keep(name, entry, opened.number)
         emptied = {above for name in names for above in directories_above(name)} - {self.top}
         for directory in sorted(emptied.union(self._empty), key=lambda name: -name.count("/")):
             with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, NamedTuple
 
+from ipexctl.node.common.home_entries import is_plain_name
 from ipexctl.node.common.json_records import decode_natural
 from ipexctl.node.files.manifest import ManifestEntry
 
@@ -18,6 +19,7 @@ MAX_FILES = 10_000
 _MAX_NAME = 4096
 _MAX_EXCHANGES = 10**9
 _MAX_TREES = 100
+_MAX_RUN = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -51,6 +53,8 @@ class HostCopies(NamedTuple):
     """Reports on the project's other trees where files arrived since the last exchange."""
     damaged: str = ""
     """The new path of this host's record of earlier exchanges, if that can't be read; else empty."""
+    runs: Mapping[str, str] = {}
+    """File → the run that wrote it, by that run's record; without files that are no run's."""
 
     @property
     def since(self) -> int:
@@ -99,6 +103,14 @@ def read_known(rows: Any, top: str) -> KnownFiles:
     }
 
 
+def read_runs(rows: Any, top: str) -> dict[str, str]:
+    """File → run in a message. The name of a run becomes a part of a path, so it has no `/` and no dot first."""
+    runs = {check_name(name, top): str(run) for name, run in _limited(rows, dict).items()}
+    if not all(is_plain_name(run) and len(run) <= _MAX_RUN for run in runs.values()):
+        raise ValueError("a run with a name that is none")
+    return runs
+
+
 def read_number(value: object, most: int = _MAX_EXCHANGES - 1) -> int:
     """Number of an exchange; of the last one it is smaller than the largest, because the next one needs a number."""
     number: int = decode_natural(value, "an exchange")
@@ -129,6 +141,7 @@ def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> Host
         read_number(document["age"]),
         tuple(read_host_copies(other, top, is_other=True) for other in others),
         str(document["damaged"])[:_MAX_NAME],
+        read_runs(document["runs"], top),
     )
 
 

@@ -3,7 +3,8 @@
 A unit is a file, or the outermost directory that `checkpoint_layout` recognises. A copy is what one host has of a unit,
 with the parts that ranks on other hosts wrote.
 
-1. The newest complete copy of a unit goes to all hosts; files are never picked one by one by time. A copy written after
+1. The newest complete copy of a unit goes to all hosts; files are never picked one by one by time, and those of another
+   run than the marker's are left out. A copy written after
    an exchange is newer than any which that exchange saw, whatever the clocks say.
 2. A directory is complete with its marker, all the layout asks for, and no half-written file. If weights were written
    since the last exchange and the marker is older, that save did not finish.
@@ -157,11 +158,15 @@ class _Planner:
     def _files_of(self, unit: _Unit, holder: _Holder, number: int | None) -> Iterator[tuple[str, _Holder]]:
         for name in unit.names:
             if name == unit.marker or not unit.directory or not is_of_a_rank(name):
-                if name in holder.report.copies:
+                if name in holder.report.copies and _is_of_same_run(holder, name, holder, unit.marker):
                     yield name, holder
                 continue
             writers = [
-                other for other in self._holders if other.tree == holder.tree and _has_part(other, name, holder, number)
+                other
+                for other in self._holders
+                if other.tree == holder.tree
+                and _has_part(other, name, holder, number)
+                and _is_of_same_run(other, name, holder, unit.marker)
             ]
             if holder in writers:  # a host with a marker has its own save
                 writers = [other for other in writers if other is holder or unit.marker not in other.report.copies]
@@ -200,7 +205,14 @@ class _Planner:
                 if name in report.half or (there is not None and (is_marker or name in report.written)):
                     self._aside[host].add(name)
             extra = {*report.copies, *report.half}.intersection(unit.names).difference(copy.files)
-            self._aside[host].update(name for name in extra if name in report.half or is_of_a_framework(name))
+            writer = copy.holder.report.runs.get(unit.marker, "")
+            self._aside[host].update(
+                name
+                for name in extra
+                if name in report.half
+                or is_of_a_framework(name)
+                or (writer and report.runs.get(name, writer) != writer)
+            )
 
     def plan(self) -> ExchangePlan:
         return ExchangePlan(
@@ -215,6 +227,12 @@ class _Planner:
             tuple(self._parts),
             self._deleted,
         )
+
+
+def _is_of_same_run(holder: _Holder, name: str, marked: _Holder, marker: str) -> bool:
+    """False if the records say that two runs wrote these files: one checkpoint has files of one run."""
+    writer = marked.report.runs.get(marker, "")
+    return not writer or holder.report.runs.get(name, writer) == writer
 
 
 def _has_part(other: _Holder, name: str, holder: _Holder, number: int | None) -> bool:

@@ -4,7 +4,8 @@
         → {"event": "entries", "rows": [a `ManifestEntry`, …]}, …
         → {"event": "note", "n", "reason"}, …
         → {"event": "listed", "from": path, "single": true when the path is one file,
-           "since": ns when the run of a path started, else 0, "missing": true when there is no such path}
+           "older": [number of an entry that is older than the run of the path, …],
+           "missing": true when there is no such path}
     {"wants": [a `WantedFile` with the number of an entry, …]}
         → {"event": "parts", "rows": [a `PART_FIELDS`, …]} and the bytes of these parts, …; the last part of a file,
           which may be the first, has the CRC of the whole file and says whether the file changed meanwhile
@@ -26,7 +27,7 @@ import os
 import shlex
 import stat
 import zlib
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterable, Iterator, Sequence, Tuple, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Iterable, Iterator, Sequence, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.checkpoint_layout import parts_of
@@ -34,11 +35,12 @@ from ipexctl.node.common.files import RunReference, decode_name, encode_name, re
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, parse_object
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.node_limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import MOST_TOGETHER, SEND_CHUNK, WantedFile
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
-from ipexctl.node.run.record.file_owner import FileOwner
+from ipexctl.node.run.record.file_owner import FileOwners
+from ipexctl.node.run.record.run_files import note_fetched
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -59,23 +61,20 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFL
 _OF_RANKS = (b".out", b".err", b".meter", b".host", b".profile")
 PROFILE = "profile"
 """Directory of the traces that `inrank/profiler.py` writes."""
-CLOCK_TOLERANCE = 2.0
-"""Seconds by which the control machine's clock may be ahead of this host's."""
+NO_LIST = "no list of the run's files is here, as no rank of it began, or an older ipexctl recorded it"
+OVERWRITTEN = "overwritten"
 NamedPath = Tuple[bytes, bytes]
 
 
 class RunFiles(RunReference):
     cwd: str | None
     """None if only the run's plan knows it."""
-    since: float
     has_record: bool
     dest: str
-    ended: NotRequired[float | None]
-    """When the run ended by node0's clock, for hosts that have no record of that; None if unknown."""
     takes_parts: NotRequired[bool]
     """True if DEST is a directory: a file that is a part of a checkpoint then comes with the others."""
     force: NotRequired[bool]
-    """True to send what another run wrote later, too."""
+    """True to send what is there now, whose ever it is."""
 
 
 class SendRequest(TypedDict):
@@ -84,6 +83,12 @@ class SendRequest(TypedDict):
     run: RunFiles | None
     may_be_missing: NotRequired[bool]
     """True if a missing or empty path is no error, and no directory is made for it."""
+
+
+class NotOfRun(AgentError):
+    """Another run, or nobody who is known, wrote the file since."""
+
+    kind = OVERWRITTEN
 
 
 class NoSuchPath(AgentError):
@@ -98,17 +103,23 @@ class Listing:
 
     def __init__(self) -> None:
         self.paths: list[bytes] = []
-        self.owner: FileOwner | None = None
-        """Tells which files a later run has written; None if that does not matter."""
+        self.files = 0
+        self.owners: FileOwners | None = None
+        """Tells which files are the run's; None if whose they are does not matter."""
+        self.own: list[str] = []
+        """Files that the run left, at their paths."""
+        self.older: list[int] = []
+        """Numbers of files that were there before the run, and are no run's."""
         self.withheld: LaterWrite | None = None
-        """A write by a later run, because of which a file is not sent."""
+        """The first file of another run, which is not sent."""
         self._rows: list[ManifestEntry] = []
         self._size = 0
 
     def add(self, name: bytes, path: bytes, *, follow: bool = False) -> os.stat_result | None:
         """Add an entry; returns its status, or None if it can't be sent."""
+        kept = self._kept_in_place_of(path)
         try:
-            status = os.stat(path, follow_symlinks=follow)
+            status = os.stat(kept or path, follow_symlinks=follow)
             link_target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else b""
         except OSError as error:
             self.note(name, unreadable(path, error))
@@ -117,23 +128,50 @@ class Listing:
         if kind is None:
             self.note(name, "it is neither a file nor a directory", warning=True)
             return None
-        if kind == "f" and self.owner and (later := self.owner.later_write(status.st_mtime)):
-            if not (kept := self.kept(path)):
-                self.withheld = later
-                self.note(name, later.sentence, warning=self.owner.is_of_whole_run)
-                return None
-            path, status = kept, os.lstat(kept)
+        if kind == "f" and self.owners is not None:
+            if not kept and (writer := self.owners.other_writer(decode_name(path), status)) is not None:
+                kept = self.kept(path)
+                if not kept:
+                    self.withheld = self.withheld or writer
+                    self.note(name, writer.whose, warning=True)
+                    return None
+                status = os.lstat(kept)
+            if kept or self.owners.is_own(decode_name(path), status):
+                self.own.append(decode_name(os.path.realpath(path)))
+            else:
+                self.older.append(len(self.paths))
+        path = kept or path
         mode, target = stat.S_IMODE(status.st_mode), decode_name(link_target)
         self._rows.append(ManifestEntry(decode_name(name), kind, mode, status.st_size, target, status.st_mtime_ns))
         self._size += _ROW_SIZE + len(name) + len(link_target)
         self.paths.append(os.path.realpath(path) if follow else path)
+        self.files += kind == "f"
         if self._size >= LIST_CHUNK_SIZE:
             self.send()
         return status
 
+    def add_lost(self, directory: bytes, above: bytes) -> None:
+        """Add the kept copies of files that the run left below a directory and that are gone, named relative to
+        `above`. A file without a copy is noted."""
+        for lost in self.owners.lost_below(decode_name(directory)) if self.owners is not None else ():
+            path = encode_name(lost)
+            name = os.path.relpath(path, os.path.realpath(above))
+            if self.kept(path):
+                self.add(name, path)
+            else:
+                self.note(name, "the run wrote it, and it is gone", warning=True)
+
+    def _kept_in_place_of(self, path: bytes) -> bytes:
+        """The kept copy of a file that is gone, or the path itself if it is one; else empty."""
+        if self.owners is None:
+            return b""
+        if path.startswith(encode_name(self.owners.kept_copies) + b"/"):
+            return path
+        return b"" if os.path.lexists(path) else self.kept(path)
+
     def kept(self, path: bytes) -> bytes:
         """A copy of the run's file from before another run wrote there; empty without one."""
-        return encode_name(self.owner.kept(decode_name(path))) if self.owner else b""
+        return encode_name(self.owners.kept(decode_name(path))) if self.owners else b""
 
     def send(self) -> None:
         """Send the entries that were added since the last call."""
@@ -326,29 +364,19 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
     for name, path in record:
         if os.path.isfile(path):
             listing.add(top + b"/record/" + name, path)
-    since, listing.owner = start_of_run(run, status), owner_of(run, cwd, is_of_whole_run=True)
-    synced = read_synced_files(cwd)
-    for name, path in files_below(cwd):
-        try:
-            stat_result = os.lstat(path)
-        except OSError:  # the run removed or renamed it in the meantime
-            continue
-        if stat_result.st_mtime < since or synced.get(path) == identity_of(stat_result):
-            continue
-        listing.add(top + b"/files/" + name, path)
+    owners = FileOwners(rundir_of(run))
+    listing.owners = None if run.get("force") else owners
+    for written in sorted(path for own in owners.own[:1] for path in own.paths()):
+        if written.startswith(decode_name(cwd) + "/"):
+            path = encode_name(written)
+            name = top + b"/files/" + os.path.relpath(path, cwd)
+            if os.path.lexists(path) or owners.kept(written):
+                listing.add(name, path)
+            else:
+                listing.note(name, "the run wrote it, and it is gone", warning=True)
+    if not owners.own and run["has_record"]:
+        listing.note(top + b"/files", NO_LIST, warning=True)
     return shown, False
-
-
-def owner_of(run: RunFiles, top: bytes, *, is_of_whole_run: bool = False) -> FileOwner | None:
-    """None if whose the files are does not matter."""
-    if run.get("force"):
-        return None
-    return FileOwner(rundir_of(run), decode_name(top), run.get("ended"), is_of_whole_run=is_of_whole_run)
-
-
-def start_of_run(run: RunFiles, status: Json) -> float:
-    """Start of a run by node0's clock if its status is here, else by the control machine's."""
-    return float(status.get("started") or run["since"] - CLOCK_TOLERANCE)
 
 
 def working_directory(run: RunFiles) -> bytes:
@@ -356,34 +384,6 @@ def working_directory(run: RunFiles) -> bytes:
     if not cwd:
         raise AgentError("the run's working directory is not known here", f"an absolute path: {run['id']}:/…")
     return encode_name(cwd)
-
-
-def read_synced_files(directory: bytes) -> dict[bytes, Any]:
-    """Files that a sync wrote, with size, mtime and inode: no run wrote those."""
-    top = directory
-    while not os.path.exists(top + b"/.ipexctl/state.json"):
-        if top == os.path.dirname(top):
-            return {}
-        top = os.path.dirname(top)
-    try:
-        with GuardedDirectory.open(os.fsdecode(top + b"/" + STATE_DIRECTORY)) as opened:
-            rows = parse_object(opened.read(b"state.json", MAX_FILE)).get("rows")
-    except (OSError, AgentError, JsonError):  # another account may have made it in /tmp
-        return {}
-    known = [row for row in rows if isinstance(row, list) and len(row) > 5] if isinstance(rows, list) else []
-    return {top + b"/" + encode_name(row[0]): row[5] for row in known if isinstance(row[0], str)}
-
-
-def files_below(top: bytes) -> Iterator[NamedPath]:
-    waiting = [(b"", top)]
-    while waiting:
-        above, directory = waiting.pop()
-        with contextlib.suppress(OSError):
-            for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
-                if not entry.is_dir(follow_symlinks=False):
-                    yield above + entry.name, entry.path
-                elif entry.name != STATE_DIRECTORY:
-                    waiting.append((above + entry.name + b"/", entry.path))
 
 
 class PartSender:
@@ -474,10 +474,18 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
     # Results have a literal path, even if the home's name looks like a pattern.
     if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
         return full, False
-    if run is not None:
-        listing.owner = owner_of(run, os.path.dirname(full))
+    is_in_working_directory = run is not None and not full.startswith(results_of(run) + b"/")
+    if run is not None and is_in_working_directory and not run.get("force"):
+        listing.owners = FileOwners(rundir_of(run))
+        if not listing.owners.own:
+            fields = {"own": f"{run['id']}:{path}", "dest": run["dest"]}
+            fix = Fix("to take what is there now: `ipexctl fetch {own} {dest} --force`", **fields)
+            raise AgentError(f"whose {decode_name(full)} is can't be told: {NO_LIST}", fix)
     try:
-        return list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
+        found = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
+        if os.path.isdir(found[0]):
+            listing.add_lost(found[0], found[0] if is_contents(encode_name(path)) else os.path.dirname(found[0]))
+        return found
     except NoSuchPath as error:
         if run is not None and is_in_results(run, path):
             fix = Fix(
@@ -513,24 +521,23 @@ def is_in_results(run: RunFiles, path: str) -> bool:
 
 
 def serve(request: SendRequest, stdin: BinaryIO) -> None:
-    listing, since, path, run = Listing(), 0.0, request["path"], request["run"]
+    listing, path, run = Listing(), request["path"], request["run"]
     if run is not None and path is None:
         source, single = list_run(listing, run)
     else:
         assert path is not None
         source, single = list_requested(listing, request, path)
-        if run is not None and listing.withheld is not None and not listing.paths:
+        if run is not None and listing.withheld is not None and not listing.files:
+            writer = listing.withheld.run
+            by_run = "`ipexctl fetch {writer} {dest}`; or take it" if writer else "take it"
             fix = Fix(
-                "`ipexctl fetch {writer} {dest}`; or take it as it is now: `ipexctl fetch {own} {dest} --force`",
-                writer=f"{listing.withheld.run}:{path}", own=f"{run['id']}:{path}", dest=run["dest"],
+                by_run + " as it is now: `ipexctl fetch {own} {dest} --force`",
+                writer=f"{writer}:{path}", own=f"{run['id']}:{path}", dest=run["dest"],
             )  # fmt: skip
-            raise AgentError(f"{decode_name(source)} is no longer of this run: {listing.withheld.sentence}", fix)
-        if run is not None:
-            since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
-    start = int(since * 1e9)
+            raise NotOfRun(f"{decode_name(source)} is no longer of this run: {listing.withheld.sentence}", fix)
     is_missing = request.get("may_be_missing", False) and not listing.paths
     listing.send()
-    emit("listed", **{"from": decode_name(source), "single": single, "since": start, "missing": is_missing})
+    emit("listed", **{"from": decode_name(source), "single": single, "older": listing.older, "missing": is_missing})
     buffer_output(SEND_CHUNK)
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
@@ -542,6 +549,8 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
             send_file(listing.paths[int(wanted.name)], wanted, directories, parts)
         directories.leave()
     parts.send()
+    if run is not None and listing.own:
+        note_fetched(rundir_of(run), listing.own)
 
 
 def main(_: str = "") -> int:

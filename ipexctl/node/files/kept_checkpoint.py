@@ -1,10 +1,14 @@
 """Keeps the checkpoints that a run may resume from, because a script that starts over overwrites them: the newest whole
-one of each name, numbers aside, as `last.pt` and `best.pt` (which of them the script loads is not known). One that
-another run has replaced is put back, and the other's is kept instead.
+one of each name, numbers aside, as `last.pt` and `best.pt` (which of them the script loads is not known).
 
-A copy is in HOME/results/RUN (`file_owner.py`), where RUN is the run that wrote the file last: a reflink where the
-filesystem has that, else the bytes. A hard link is not enough, because scripts write in place. It goes with the run's
-record, or once a run that went on from it has a newer whole checkpoint.
+Whose a file is, `file_owner.py` says. When a run is resumed, files that another run left among its checkpoints are
+moved away, to the kept copies of that run, and what the resumed run has lost is put back from its own kept copies. When
+a run begins anew where an ended one left checkpoints, these are kept first, if that is cheap.
+
+A copy is in HOME/results/RUN/.ipexctl-kept: a reflink where the filesystem has that, else the bytes. A hard link is not
+enough, because scripts write in place. It goes with the run's record, or once a run that went on from it has a newer
+whole checkpoint. Files that are no run's, such as one that the user edited, go to HOME/results/RUN/set-aside instead,
+which ipexctl never removes by itself.
 """
 
 from __future__ import annotations
@@ -12,34 +16,31 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import re
 import stat
 from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.checkpoint_layout import parts_of
+from ipexctl.node.common.checkpoint_layout import is_of_torch, parts_of
 from ipexctl.node.common.files import HomeRequest, explain_full_disk, format_size, free_space
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, enter_named, write_all
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import KEPT, KEPT_PART, drop_kept_copies, kept_copies
-from ipexctl.node.common.plan import PLAN_FILE
-from ipexctl.node.run.record.newest_checkpoint import (
-    find_later_writer,
-    is_whole,
-    newest_write,
-    other_runs,
-    recorded_run,
-    saved_files,
-)
+from ipexctl.node.run.record.file_owner import FileOwners
+from ipexctl.node.run.record.newest_checkpoint import is_whole, newest_checkpoint, unit_of
+from ipexctl.node.run.record.run_files import Top, adopt, files_below, identity_of
 from ipexctl.node.run.retention import runs_with_processes
 
 _CLONE = 0x40049409
 """FICLONE of linux/fs.h."""
+_SET_ASIDE = "set-aside"
 _RESERVE = 64 << 20
 """Bytes that stay free: ranks need room for their output."""
+_CHEAP_SHARE = 10
+"""A fresh start copies checkpoints of an earlier run only up to this part of the free space, so ten starts in a row
+leave a third of the disk."""
 
 
 class KeepRequest(HomeRequest):
@@ -64,77 +65,177 @@ class KeptCheckpoint(NamedTuple):
     written: float = 0.0
     replaced: str = ""
     """RUN:PATH of another run's checkpoint that was in the way, and is kept; or empty."""
+    set_aside: str = ""
+    """Where files are now that were in the way, and are no run's; or empty."""
+    has_record: bool = False
+    """True if this host knows which files the runs wrote; older versions did not record that."""
 
 
 class _Checkpoint(NamedTuple):
+    """A file, or a directory that is one checkpoint, at its path or as a kept copy."""
+
     path: str
-    run: str
-    written: float
+    files: tuple[tuple[str, os.stat_result], ...]
+    owners: frozenset[str]
+    """Runs whose files it has; empty text for files that are no run's any more."""
     copy: str = ""
     """Where it is kept, if it is not at its path."""
 
+    @property
+    def written(self) -> float:
+        return max(status.st_mtime for _, status in self.files)
+
+
+class _CheckpointFiles:
+    """The checkpoints of a run and of those that it resumed, and those of other runs among them."""
+
+    def __init__(self, request: KeepRequest) -> None:
+        self.home = home_of(request, "results")
+        self.runs, self.chain = os.path.join(self.home, "runs"), tuple(request["resumed"])
+        self.owners = FileOwners(os.path.join(self.runs, self.chain[-1]))
+        self.cwd, self.recorded = os.path.realpath(request["cwd"]), request["recorded"]
+        if not self.recorded:  # its supervisor was killed, and this host's record has it
+            newest = newest_checkpoint(self.cwd, request["path"], os.path.join(self.runs, self.chain[-1]))
+            self.recorded = os.path.join(self.cwd, newest) if newest else ""
+        top = request["path"] or os.path.dirname(self.recorded)
+        self.top = os.path.realpath(top) if top else ""
+        here = list(_checkpoints(self.top, "", self.cwd, self.owners))
+        copies = [
+            unit._replace(owners=frozenset((run,)))
+            for run in self.chain
+            for unit in _checkpoints(self.top, kept_copies(os.path.join(self.runs, run)), self.cwd, None)
+        ]
+        of_chain = [unit for unit in here if not unit.owners.isdisjoint(self.chain)]
+        series = {_series(path) for path in (self.recorded, *(unit.path for unit in (*of_chain, *copies)))}
+        self.others = [unit for unit in here if not unit.owners <= {*self.chain} and _series(unit.path) in series]
+        candidates = [*(unit for unit in of_chain if self._is_intact(unit)), *copies]
+        self.newest: dict[str, _Checkpoint] = {}
+        for unit in sorted(candidates, key=lambda unit: unit.written, reverse=True):
+            if _series(unit.path) not in self.newest and is_whole(unit.copy or unit.path):
+                self.newest[_series(unit.path)] = unit
+
+    def run_of(self, unit: _Checkpoint) -> str:
+        """The last of the resumed runs that wrote this checkpoint."""
+        return max(unit.owners.intersection(self.chain), key=self.chain.index)
+
+    def _is_intact(self, unit: _Checkpoint) -> bool:
+        """True if all files that the last of the runs recorded in this checkpoint are as that run left them."""
+        run = self.run_of(unit)
+        here = dict(unit.files)
+        rows = [
+            path
+            for own in self.owners.own
+            if own.run == run
+            for path in own.paths()
+            if path.startswith(f"{unit.path}/")
+        ]
+        return all(path in here and self.owners.owner(path, here[path]) == run for path in rows)
+
+
+def _checkpoints(top: str, base: str, cwd: str, owners: FileOwners | None) -> Iterator[_Checkpoint]:
+    """Checkpoints below a directory, or the one at a path. `base`: of kept copies. Raises an AgentError for a file of
+    another account among those at their paths: it may have any content, and the script would load it."""
+    units: dict[str, list[tuple[str, os.stat_result]]] = {}
+    for path, status in files_below([Top(base + top, 0)]) if top else ():
+        if is_of_torch(os.path.basename(path)) and status.st_size:
+            if not base:
+                _check_owner(path, status)
+            units.setdefault(unit_of(path, base + cwd), []).append((path, status))
+    for unit, files in units.items():
+        whole = list(files_below([Top(unit, 0)])) if os.path.isdir(unit) else files
+        whose = {owners.owner(path, status) for path, status in whole} if owners is not None else set()
+        if whose != {None}:
+            known = frozenset(owner for owner in whose if owner is not None)
+            yield _Checkpoint(unit[len(base) :], tuple(whole), known, unit if base else "")
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    with _opened(path) as directory:
+        fix = Fix(
+            "move it away, `mv {path} {path}.theirs`, or name a directory of your own: --checkpoint PATH", path=path
+        )
+        directory.check_entry(os.fsencode(os.path.basename(path)), status, fix)
+
 
 def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
-    """Keep what there is, put back what another run replaced, and return the newest. Raises an AgentError if it does
+    """Keep what there is, put back what another run replaced, and return the newest. What is not of these runs is moved
+    away if this host, or with `sets_aside` another one, has a checkpoint of them. Raises an AgentError if a copy does
     not fit, or if the other run goes on."""
-    home, found = home_of(request, "results"), list[KeptCheckpoint]()
-    runs, of_series = os.path.join(home, "runs"), dict[str, list[_Checkpoint]]()
-    for unit in sorted(_units(request, runs), key=lambda unit: unit.written, reverse=True):
-        of_series.setdefault(_series(unit.path), []).append(unit)
-    for series, units in of_series.items():
-        own: _Checkpoint | None = None
-        others = list[_Checkpoint]()
-        for unit in units:
-            if own is None and is_whole(unit.copy or unit.path):
-                others.append(unit)
-                own = others.pop() if unit.run in request["resumed"] else None
-        is_recorded = series == _series(request["recorded"])
-        is_in_the_way = bool(others) and (own is not None or (request["sets_aside"] and is_recorded))
-        replaced = f"{others[0].run}:{others[0].path}" if is_in_the_way else ""
-        if own is not None and not own.copy:
-            _keep(own.path, home, own.run)
-        for unit in others if is_in_the_way else others[:1]:
-            _keep(unit.path, home, unit.run)
-        if is_in_the_way:
-            _remove(others, home)
-        if own is not None:
-            found.append(KeptCheckpoint(own.path, own.run, own.written, replaced))
-            if own.copy:
-                with _opened(own.path) as directory:
-                    _copy_unit(own.copy, directory)
-        elif others and is_recorded:
-            found.append(KeptCheckpoint(replaced=replaced) if is_in_the_way else KeptCheckpoint(*others[0][:3]))
-    for run in request["superseded"] if found else ():
-        drop_kept_copies(os.path.join(runs, run))
-    return max(found, key=lambda each: (each.run in request["resumed"], each.written), default=KeptCheckpoint())
+    found = _CheckpointFiles(request)
+    is_in_the_way = bool(found.others) and (bool(found.newest) or request["sets_aside"])
+    replaced = set_aside = ""
+    if is_in_the_way:
+        replaced, set_aside = _move_away(found)
+    for unit in found.newest.values():
+        run = found.run_of(unit)
+        if unit.copy:
+            with _opened(unit.path) as directory:
+                _copy_unit(unit.copy, directory)
+            adopt(os.path.join(found.runs, run), _files_of(unit.path))
+        else:
+            _keep(unit.path, found.home, run)
+    for run in request["superseded"] if found.newest else ():
+        drop_kept_copies(os.path.join(found.runs, run))
+    newest = max(found.newest.values(), key=lambda unit: unit.written, default=None)
+    if newest is not None:
+        run = found.run_of(newest)
+        return KeptCheckpoint(newest.path, run, newest.written, replaced, set_aside, has_record=True)
+    has_record = bool(found.owners.own)
+    if found.others and not is_in_the_way:
+        of_series = [unit for unit in found.others if _series(unit.path) == _series(found.recorded)]
+        other = max(of_series or found.others, key=lambda unit: unit.written)
+        writer = next((run for run in sorted(other.owners) if run not in found.chain), "")
+        return KeptCheckpoint(other.path, writer, other.written, has_record=has_record)
+    return KeptCheckpoint(replaced=replaced, set_aside=set_aside, has_record=has_record)
+
+
+def keep_of_others(home: str, cwd: str, top: str, finished: Sequence[str]) -> set[str]:
+    """Before a fresh start: keep the newest whole checkpoint that each ended run left below a directory, and return the
+    runs with one. Runs that have `finished` need none: they are not resumed."""
+    cwd, kept = os.path.realpath(cwd), set[str]()
+    newest: dict[tuple[str, str], _Checkpoint] = {}
+    owners = FileOwners(os.path.join(home, "runs", "none"))
+    for unit in _checkpoints(os.path.realpath(top), "", cwd, owners):
+        if len(unit.owners) == 1 and not unit.owners & {"", *finished} and is_whole(unit.path):
+            key = (min(unit.owners), _series(unit.path))
+            newest[key] = max(unit, newest.get(key, unit), key=lambda unit: unit.written)
+    for (run, _), unit in newest.items():
+        size = sum(status.st_size for _, status in unit.files)
+        if _is_kept(unit.path, home, run):
+            kept.add(run)
+        elif size * _CHEAP_SHARE < free_space(home):
+            _keep(unit.path, home, run)
+            kept.add(run)
+    return kept
 
 
 def _series(path: str) -> str:
     return re.sub("[0-9]+", "#", path)
 
 
-def _units(request: KeepRequest, runs: str) -> Iterator[_Checkpoint]:
-    """Checkpoints at their paths, then kept ones of the resumed runs."""
-    chain = [recorded_run(os.path.join(runs, run)) for run in request["resumed"]]
-    top, recorded = request["path"] or os.path.dirname(request["recorded"]), request["recorded"]
-
-    def saved(base: str) -> list[str]:
-        with contextlib.suppress(OSError):
-            began = os.stat(os.path.join(chain[0].directory, PLAN_FILE))
-            files = saved_files(os.path.dirname(runs), request["cwd"], base + top, began) if top else []
-            return [*dict.fromkeys(file.path for file in files)]
-        return []
-
-    others = functools.lru_cache(maxsize=None)(lambda own, directory: tuple(other_runs(own, directory)))
-
-    for path in saved("") or ([recorded] if os.path.lexists(recorded) else []):
-        written = newest_write(path)
-        own = next((run for run in reversed(chain) if run.begun < written), chain[-1])
-        writer = find_later_writer(written, own, others(own, os.path.dirname(path))) or own
-        yield _Checkpoint(path, writer.id, written)
-    for run in chain:
-        base = kept_copies(run.directory)
-        yield from (_Checkpoint(copy[len(base) :], run.id, newest_write(copy), copy) for copy in saved(base))
+def _move_away(found: _CheckpointFiles) -> tuple[str, str]:
+    """Move files of other runs to their kept copies, and files of no run aside. Returns RUN:PATH of the newest
+    checkpoint that was moved, and the first path of what is no run's. Raises an AgentError if a run that wrote there
+    goes on."""
+    living = runs_with_processes(found.runs)
+    replaced = set_aside = ""
+    for unit in found.others:
+        if alive := living.intersection(unit.owners):
+            fix = Fix("when it has ended: `ipexctl wait {run}`", run=min(alive))
+            raise AgentError(f"run {min(alive)} goes on, and writes {unit.path}", fix)
+    for unit in sorted(found.others, key=lambda unit: unit.written, reverse=True):
+        parts = unit.files if os.path.isdir(unit.path) else [(path, os.lstat(path)) for path in _files_of(unit.path)]
+        for path, status in parts:
+            owner = found.owners.owner(path, status)
+            if owner is None or owner in found.chain:
+                continue
+            below = f"{owner}/{KEPT}" if owner else f"{found.chain[-1]}/{_SET_ASIDE}"
+            _move(path, status, found.home, f"results/{below}")
+            replaced = replaced or (f"{owner}:{unit.path}" if owner else "")
+            set_aside = set_aside or ("" if owner else f"{found.home}/results/{below}{path}")
+        with contextlib.suppress(OSError):  # it has files of the runs themselves
+            os.rmdir(unit.path)
+    return replaced, set_aside
 
 
 def _opened(path: str) -> GuardedDirectory:
@@ -143,19 +244,24 @@ def _opened(path: str) -> GuardedDirectory:
     return GuardedDirectory.at(enter_named(above, f"make {above} this account's own"))
 
 
-def _remove(units: Sequence[_Checkpoint], home: str) -> None:
-    """Remove kept checkpoints of other runs from the way. Raises an AgentError if one of them is still written."""
-    for run in runs_with_processes(os.path.join(home, "runs")).intersection(unit.run for unit in units):
-        fix = Fix("when it has ended: `ipexctl wait {run}`", run=run)
-        raise AgentError(f"run {run} goes on, and writes {units[0].path}", fix)
-    for unit in units:
-        if not _is_kept(os.path.realpath(unit.path), home, unit.run):  # a run of another host may write there, too
-            raise AgentError(
-                f"{unit.path} changed while it was copied", "when nothing writes it any more, run it again"
-            )
-        with _opened(unit.path) as directory:
-            for name in _names_of(unit.path):
-                directory.remove_tree(os.fsencode(name))
+def _move(path: str, status: os.stat_result, home: str, below: str) -> None:
+    """Move a file below a directory of the home, to its own absolute path there."""
+    above, name = os.path.split(path)
+    encoded = os.fsencode(name)
+    with _opened(path) as source, GuardedDirectory.open(os.path.realpath(home)) as top, top.enter(
+        os.fsencode(f"{below}{above}"), make=True, mode=0o700
+    ) as target:
+        target.remove_tree(encoded, ignore_errors=True)
+        try:
+            target.rename(source.number, encoded, encoded)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        _copy(path, target, encoded)
+        if identity_of(os.lstat(path)) != identity_of(status):
+            raise AgentError(f"{path} changed while it was copied", "when nothing writes it any more, run it again")
+        source.unlink(encoded)
 
 
 def _keep(path: str, home: str, run: str) -> None:

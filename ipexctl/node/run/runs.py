@@ -24,7 +24,7 @@ from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.walk import Refused, enter, own_path
 from ipexctl.node.run.record import stop_file
-from ipexctl.node.run.record.file_owner import read_status_now
+from ipexctl.node.run.record.file_owner import HomeRecords, read_status_now
 from ipexctl.node.run.record.stack_dumps import dump_frames, dump_path, new_dump_id
 from ipexctl.node.run.record.stored_status import NoRecord, read_document, read_pruned, read_status_file
 
@@ -57,10 +57,11 @@ def list_runs(request: ListRequest) -> Json:
         names = sorted(os.listdir(runs_directory)) if os.path.isdir(runs_directory) else []
         ids = [name for name in names if not name.startswith(".")]
     statuses: Json = {}
+    home_records = HomeRecords(runs_directory)
     for name in ids:
         rundir = os.path.join(runs_directory, name)
         try:
-            statuses[name] = read_status_now(rundir).document
+            statuses[name] = read_status_now(rundir, home_records=home_records).document
         except NoRecord:
             statuses[name] = None
         except AgentError as failed:

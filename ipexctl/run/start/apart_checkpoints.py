@@ -104,13 +104,13 @@ def check_resumed(
 
 def search_script(flag: ResumeFlag | None, argv: Sequence[str], cwd: str, named: Sequence[str] = ()) -> str:
     """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
-    places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path if flag is not None else "")
+    places, path = shlex.join(places_in(argv)), shlex.quote(flag.path if flag is not None else "")
     quoted = ["*".join(shlex.quote(part) for part in name.split("*")) for name in named]
     files = " ".join(" ".join((name, *(above + name.lstrip("/") for above in _ABOVE))) for name in quoted)
     return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, files=files, maximum=_MAX_FOUND)
 
 
-def _places_in(argv: Sequence[str]) -> list[str]:
+def places_in(argv: Sequence[str]) -> list[str]:
     values = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
     paths = [posixpath.normpath(value) for value in values if value and value.isprintable()]
     return [f"./{path}" if path.startswith("-") else path for path in dict.fromkeys(paths)][:_MAX_PLACES]
@@ -142,7 +142,7 @@ def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCh
     if flag.path and having and lacking:
         what = f"{flag.path} is on {fold(having)}, and not on {fold(lacking)}"
         return ApartHosts(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
-    named = {flag.path} if flag.path else set(_places_in(argv))
+    named = {flag.path} if flag.path else set(places_in(argv))
     newest = {name: _newest(host) for name, host in found.items()}
     places = {place for host in newest.values() for place in host if place[0] in named}
     if not places and not flag.path:

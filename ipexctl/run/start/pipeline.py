@@ -36,6 +36,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.begin import Launch
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, likely_nodes
+from ipexctl.run.start.earlier_runs import find_earlier_files
 from ipexctl.run.start.exclusive import HostLocks, OtherRunBegan, check_alone, lock_hosts, notes_on_hiding
 from ipexctl.run.start.script_imports import check_on_hosts, install_by_run
 from ipexctl.run.start.sent_run import PARTS, SentRun
@@ -172,6 +173,8 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
             found, notes = part(sent)
             sent = replace(sent, plan=found)
             start.show(notes)
+        earlier = run_in_background(lambda: find_earlier_files(sent), "earlier files")
+        undo.callback(wait, (earlier,))
         plan = sent.plan._replace(
             commit=find_commit(spec.project.root),
             before_start={"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds},
@@ -182,6 +185,7 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         launch.upload_jobs(plan, spec.secrets)
 
         connectivity = preflight.result()
+        start.show(earlier.result())
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
         try:
             launch.start_launcher(connectivity, spec.notify)

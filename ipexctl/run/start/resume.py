@@ -22,7 +22,7 @@ from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.node.common.plan import Plan
-from ipexctl.node.common.records import LaterWrite, has_gone_on
+from ipexctl.node.common.records import LaterWrite, RunStatus, has_gone_on
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
 from ipexctl.node.files.kept_checkpoint import KeepRequest, KeptCheckpoint
@@ -52,6 +52,14 @@ def on_hosts_left(
     """`typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive."""
     outcomes = inspect_hosts(hosts_to_inspect(spec, record), pool)
     snapshots = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
+    status = read_newest_status(RunRegistry().directory / record.id)
+    if status is not None and status.state == "ok" and spec.asked.argv == record.plan.asked.argv:
+        reason, fix = finished_run(record.id, status, spec.typed)
+        raise CallError(reason, fix=spec.options.apply(fix), exit_code=2)
+    if status is not None and status.checkpoint and not spec.asked.checkpoint and len(spec.hosts) > 1:
+        place = posixpath.dirname(status.checkpoint) or status.checkpoint
+        spec = replace(spec, asked=spec.asked._replace(checkpoint=place))
+        on_note(f"all hosts get what run {record.id} saved in {place}, as with --checkpoint {quote(place)}")
     found = resumed_spec(spec, record, snapshots, typed)
     if isinstance(found, Refusal):
         raise CallError(found.reason, fix=spec.options.apply(found.fix), exit_code=found.exit_code)
@@ -126,8 +134,8 @@ def keep_checkpoint(
     """Keep a copy of the checkpoint that the run resumes from on each host that has it. Returns what is known of that,
     and the plan's `resumes_from`.
 
-    Raises a StartError if a copy does not fit, or if the resumed run had a checkpoint, and every host says that it has
-    no complete one."""
+    Raises a StartError if a copy does not fit, or if the resumed run had a checkpoint, and no host has it as that run
+    left it."""
     asked = spec.asked
     cwd, home, run = plan.cwd, plan.home, asked.resumed[-1]
     statuses = {each: status for each in asked.resumed if (status := read_newest_status(registry.directory / each))}
@@ -166,15 +174,19 @@ def keep_checkpoint(
         found |= answers_of(asking, pool, ask)
         replaced = {name: kept for name, (kept, _) in found.items() if kept.path and kept.run not in asked.resumed}
         if replaced and (sets_aside or len(replaced) == sum(bool(kept.path) for kept, _ in found.values())):
-            raise StartError(replaced_checkpoint(run, replaced, cwd))
+            raise StartError(replaced_checkpoint(run, replaced, cwd, spec.typed))
         asking = [host for host in nodes if host.name in replaced]
+        keep["recorded"] = keep["recorded"] or next((kept.path for kept, _ in found.values() if kept.path), "")
         if not asking:
             break
     reports = {name: report for name, (_, report) in found.items() if report is not None}
-    if reports and not any(plan_exchange(reports).known.values()):
+    has_own = any(kept.run in asked.resumed for kept, _ in found.values())
+    if recorded and found and not has_own and not any(kept.has_record for kept, _ in found.values()):
+        raise StartError(unlisted_checkpoint(run, asked.checkpoint or posixpath.dirname(recorded), spec.typed))
+    if (recorded and found and not has_own) or (reports and not any(plan_exchange(reports).known.values())):
         record = registry.get(run)
-        away = [name for name in (record.hosts if record is not None else ()) if name not in reports]
-        raise StartError(lost_checkpoint(asked.checkpoint or "", run, list(reports), away, spec.typed))
+        away = [name for name in (record.hosts if record is not None else ()) if name not in found]
+        raise StartError(lost_checkpoint(asked.checkpoint or recorded, run, list(found), away, spec.typed))
     kept = {name: each for name, (each, _) in found.items()}
     newest = max(kept.values(), key=lambda each: each.written)
     return describe_kept(kept, asked, cwd), f"{newest.run}:{_shown(newest.path, cwd)}" if newest.path else ""
@@ -195,18 +207,50 @@ def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) ->
 def _describe_replaced(kept: KeptCheckpoint, cwd: str) -> Fix:
     run, _, path = kept.replaced.partition(":")
     fields = {"run": run, "source": f"{run}:{_shown(path, cwd)}"}
-    return Fix("what run {run} wrote in its place is kept: `ipexctl fetch {source} out/`", **fields) if run else Fix("")
+    aside = Fix("what no run wrote there is now {path}", path=kept.set_aside) if kept.set_aside else Fix("")
+    if not run:
+        return aside
+    return join_fixes(
+        [Fix("what run {run} wrote in its place is kept: `ipexctl fetch {source} out/`", **fields), aside]
+    )
 
 
-def replaced_checkpoint(run: str, replaced: Mapping[str, KeptCheckpoint], cwd: str) -> StartFailure:
+def finished_run(run: str, status: RunStatus, typed: TypedCall) -> tuple[str, Fix]:
+    """Why a run that has succeeded is not resumed, and what to do instead. Pure."""
+    progress = status.progress
+    steps = f" (step {progress.step} of {progress.steps})" if progress is not None and progress.steps else ""
+    anew = ipexctl_command("run", *typed.options, argv=typed.words)
+    fix = Fix(
+        "its files: `ipexctl fetch {run} fetched/`; to train longer, type the changed arguments behind --resume {run}; "
+        "to run it again: {anew}",
+        run=run, anew=anew,
+    )  # fmt: skip
+    return f"run {run} has finished{steps}: there is nothing to resume", fix
+
+
+def unlisted_checkpoint(run: str, path: str, typed: TypedCall) -> StartFailure:
+    """Why a run of an older version is not resumed: nobody knows whether its checkpoint is still its own. Pure."""
+    anew = ipexctl_command("run", *typed.options, argv=typed.words)
+    fix = Fix(
+        "to continue from what is in {path} now: {anew}, with --checkpoint {path} behind run",
+        path=path or ".", anew=anew,
+    )  # fmt: skip
+    return StartFailure(
+        f"run {run} was recorded by an older ipexctl, which made no list of the run's files, so whether the checkpoint "
+        "is still that run's is unknown",
+        fix, (), 2,
+    )  # fmt: skip
+
+
+def replaced_checkpoint(run: str, replaced: Mapping[str, KeptCheckpoint], cwd: str, typed: TypedCall) -> StartFailure:
     """Why the run is not resumed if another run has overwritten its checkpoint everywhere. Pure."""
-    newest = max(replaced.values(), key=lambda each: each.written)
+    newest = max(replaced.values(), key=lambda kept: (bool(kept.run), kept.written))
     sentence = LaterWrite(newest.run, newest.written).sentence
+    anew = Fix("to start over: {anew}", anew=ipexctl_command("run", *typed.options, argv=typed.words))
+    other = Fix("to go on from that one: `ipexctl run --resume {run}`; ", run=newest.run) if newest.run else Fix("")
     return StartFailure(
         f"{_shown(newest.path, cwd)} on {fold(replaced)} is no longer of run {run}, and no copy is kept: {sentence}",
-        Fix(
-            "to go on from that one: `ipexctl run --resume {run}`; to start over, the first call again", run=newest.run
-        ),
+        other + anew,
         tuple(replaced),
         2,
     )

@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 from ipexctl.known_errors.match import RankOutput, bare
 from ipexctl.run.ranks import describe_ranks
 
-_OTHER: Final = re.compile(r"\b(?:best|sav(?:e|es|ed|ing)|delet(?:e|es|ed|ing)|remov(?:e|es|ed|ing))\b", re.IGNORECASE)
+_OTHER: Final = re.compile(
+    r"\b(?:best|saves?|saved|saving|deletes?|deleted|deleting|removes?|removed|removing)\b", re.IGNORECASE
+)
 _RESUMED: Final = re.compile(
     r"\b(?i:resum(?:e|es|ed|ing)|load(?:s|ed|ing)?|restor(?:e|es|ed|ing)|continu(?:e|es|ed|ing)|from|can't find)\b"
     r".*?(?<![\w./~+=@-])(?P<above>(?:[\w.~+=@-]*/)*)"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from recorded_run import FIRST, SECOND, running, save
 
 from case_table import case_table
 from ipexctl.files.requested import (
@@ -21,6 +21,7 @@ from ipexctl.files.requested import (
 )
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import (
+    OVERWRITTEN,
     Listing,
     RunFiles,
     SendRequest,
@@ -256,50 +257,82 @@ def test_paths_that_mean_directory_contents(path: bytes) -> None:
     assert not is_contents(path + b"x" if path.endswith((b"/", b".")) else b"/x" + path)
 
 
+def request_of(home: Path, cwd: Path, **more: Any) -> RunFiles:
+    return cast("RunFiles", {"home": str(home), "id": FIRST, "cwd": str(cwd), "has_record": True, "dest": "", **more})
+
+
 def test_a_file_that_a_live_run_removes_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "last.pt").touch()
-    below = [(name, os.fsencode(tmp_path / os.fsdecode(name))) for name in (b"last.pt.tmp", b"last.pt")]
-    monkeypatch.setattr("ipexctl.node.files.file_sender.files_below", lambda _: below)
-    monkeypatch.setattr("ipexctl.node.files.file_sender.emit", Out().emit)
-    listing, home, cwd = Listing(), str(tmp_path / "home"), str(tmp_path)
-    list_run(listing, {"home": home, "id": RUN, "cwd": cwd, "since": 0.0, "has_record": False, "dest": ""})
-    assert below[1][1] in listing.paths
-    assert below[0][1] not in listing.paths
-
-
-def test_a_run_has_its_own_files_and_names_those_of_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, cwd, out = tmp_path / "home", tmp_path / "project", Out()
-    cwd.mkdir()
-    for number, (run, begun) in enumerate({RUN: 1000.0, "train-2": 2000.0}.items()):
-        rundir = home / "runs" / run
-        rundir.mkdir(parents=True)
-        (rundir / "plan.json").write_text(json.dumps({"cwd": str(cwd)}))
-        status = {"schema": "ipexctl.status/1", "id": run, "state": "ok", "supervisor": {}, "ranks": []}
-        (rundir / "status.json").write_text(json.dumps(status))
-        (cwd / f"{run}.pt").touch()
-        os.utime(rundir / "plan.json", (begun, begun))
-        os.utime(rundir / "status.json", (begun + 500, begun + 500))
-        os.utime(cwd / f"{run}.pt", (begun + 400, begun + 400))
-        monkeypatch.setattr("ipexctl.node.files.file_sender.emit", out.emit)
-        listing = Listing()
-        request: RunFiles = {
-            "home": str(home), "id": RUN, "cwd": str(cwd), "since": 0.0, "has_record": True, "dest": ""
-        }  # fmt: skip
-        list_run(listing, request)
-        listed = [path for path in listing.paths if path.endswith(b".pt")]
-        assert listed == [os.fsencode(cwd / f"{RUN}.pt")], number
-    assert out.notes == [f"{RUN}/files/train-2.pt"]
-    of_path: SendRequest = {"path": "train-2.pt", "run": request}
-    with pytest.raises(AgentError, match=r"is no longer of this run: run train-2 wrote it at 1970-01-01") as refused:
-        serve(of_path, io.BytesIO())
-    assert "train-2:train-2.pt" in refused.value.fix
-    forced = Listing()
-    list_requested(forced, {"path": "train-2.pt", "run": {**request, "force": True}}, "train-2.pt")
-    kept = home / "results" / RUN / f".ipexctl-kept/{cwd}/train-2.pt"
-    kept.parent.mkdir(parents=True)
-    kept.touch()
+    home, cwd = tmp_path / "home", tmp_path / "project"
+    with running(home, FIRST, cwd):
+        removed, last = save(cwd / "last.pt.tmp"), save(cwd / "last.pt")
+    removed.unlink()
+    out = Out()
+    monkeypatch.setattr("ipexctl.node.files.file_sender.emit", out.emit)
     listing = Listing()
-    list_requested(listing, of_path, "train-2.pt")
-    assert [*forced.paths, *listing.paths] == [os.fsencode(cwd / "train-2.pt"), os.fsencode(kept)]
+    list_run(listing, request_of(home, cwd))
+    assert os.fsencode(last) in listing.paths
+    assert os.fsencode(removed) not in listing.paths
+    assert out.notes == [f"{FIRST}/files/last.pt.tmp"]
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, Out]:
+    """The second run has overwritten one file of the first, left one of them, and written one of its own."""
+    home, cwd, out = tmp_path / "home", tmp_path / "project", Out()
+    save(cwd / "data.pt", "project")
+    for run in (FIRST, SECOND):
+        with running(home, run, cwd):
+            save(cwd / "out/last.pt", run)
+            save(cwd / f"out/{run}.pt", run)
+    monkeypatch.setattr("ipexctl.node.files.file_sender.emit", out.emit)
+    return home, cwd, out
+
+
+def listed(home: Path, cwd: Path, path: str, **more: Any) -> tuple[Listing, list[str]]:
+    listing = Listing()
+    list_requested(listing, {"path": path, "run": request_of(home, cwd, **more)}, path)
+    return listing, [os.fsdecode(path) for path in listing.paths if path.endswith(b".pt")]
+
+
+def test_a_directory_of_a_run_has_the_files_that_the_run_left(two_runs: tuple[Path, Path, Out]) -> None:
+    home, cwd, out = two_runs
+    listing, paths = listed(home, cwd, "out")
+    assert (paths, listing.withheld is not None) == ([f"{cwd}/out/{FIRST}.pt"], True)
+    assert sorted(out.notes) == ["out/last.pt", f"out/{SECOND}.pt"]
+    _, forced = listed(home, cwd, "out", force=True)
+    assert len(forced) == 3
+
+
+def test_a_file_of_another_run_is_refused_and_its_run_named(two_runs: tuple[Path, Path, Out]) -> None:
+    home, cwd, _ = two_runs
+    request: SendRequest = {"path": "out/last.pt", "run": request_of(home, cwd)}
+    with pytest.raises(AgentError, match=f"is no longer of this run: run {SECOND} wrote it at ") as refused:
+        serve(request, io.BytesIO())
+    assert f"{SECOND}:out/last.pt" in refused.value.fix
+    assert refused.value.kind == OVERWRITTEN
+
+
+def test_a_kept_copy_takes_the_place_of_what_was_overwritten_or_removed(two_runs: tuple[Path, Path, Out]) -> None:
+    home, cwd, out = two_runs
+    kept = save(Path(f"{home}/results/{FIRST}/.ipexctl-kept{cwd}/out/last.pt"), FIRST)
+    assert listed(home, cwd, "out/last.pt")[1] == [str(kept)]
+    (cwd / "out/last.pt").unlink()
+    assert listed(home, cwd, "out/last.pt")[1] == [str(kept)]
+    assert sorted(listed(home, cwd, "out")[1]) == sorted([str(kept), f"{cwd}/out/{FIRST}.pt"])
+    (cwd / f"out/{FIRST}.pt").unlink()
+    assert listed(home, cwd, "out")[1] == [str(kept)]
+    assert out.notes[-1] == f"out/{FIRST}.pt"
+
+
+def test_a_file_of_the_project_comes_as_older_than_the_run(two_runs: tuple[Path, Path, Out]) -> None:
+    home, cwd, _ = two_runs
+    listing, paths = listed(home, cwd, "data.pt")
+    assert (paths, listing.older, listing.own) == ([f"{cwd}/data.pt"], [0], [])
+
+
+def test_a_run_of_an_older_version_has_no_list_of_its_files(tmp_path: Path) -> None:
+    path = save(tmp_path / "project/last.pt")
+    with pytest.raises(AgentError, match="no list of the run's files is here") as refused:
+        listed(tmp_path / "home", path.parent, "last.pt")
+    assert refused.value.fix.endswith("--force")
+    assert listed(tmp_path / "home", path.parent, "last.pt", force=True)[1] == [str(path)]

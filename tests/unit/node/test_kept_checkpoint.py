@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
+from recorded_run import FIRST, SECOND, THIRD, content, running, save
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.home_entries import drop_kept_copies, kept_copies
 from ipexctl.node.common.records import RunStatus, TrainingProgress, has_gone_on
 from ipexctl.node.files import kept_checkpoint
+from ipexctl.node.files.earlier_files import EarlierFiles, look
 from ipexctl.node.files.kept_checkpoint import KeepRequest, KeptCheckpoint, keep_checkpoint
-
-FIRST, SECOND = "loop-1130-071941-e7bd", "loop-1130-072000-3f95"
-
-
-def save(path: Path, text: str, at: float) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("data.pkl", text)
-    os.utime(path, (at, at))
-    return path
+from ipexctl.node.run.record.run_files import note_fetched
 
 
 @pytest.fixture
 def request_(tmp_path: Path) -> KeepRequest:
     home, cwd = tmp_path / "home", tmp_path / "project"
     home.mkdir(mode=0o700)
-    for run, begun in {FIRST: 1000.0, SECOND: 2000.0}.items():
-        rundir = home / "runs" / run
-        rundir.mkdir(parents=True)
-        status = {"schema": "ipexctl.status/1", "id": run, "state": "failed", "supervisor": {}, "ranks": []}
-        for name, document in {"plan.json": {"cwd": str(cwd)}, "status.json": status}.items():
-            (rundir / name).write_text(json.dumps(document))
-        os.utime(rundir / "plan.json", (begun, begun))
-        os.utime(rundir / "status.json", (begun + 500, begun + 500))
+    cwd.mkdir()
     return {
         "home": str(home),
         "cwd": str(cwd),
@@ -49,90 +33,162 @@ def request_(tmp_path: Path) -> KeepRequest:
     }
 
 
+def play(request: KeepRequest, run: str, *names: str, resumed: tuple[str, ...] = ()) -> dict[str, Path]:
+    """A run that writes these checkpoints, the last one last."""
+    out = Path(request["path"])
+    with running(Path(request["home"]), run, Path(request["cwd"]), resumed=resumed):
+        paths = {name: save(out / name, f"of {run}") for name in names}
+        for at, path in enumerate(paths.values()):
+            written = 1000 * (FIRST, SECOND, THIRD).index(run) + 1000 + at
+            os.utime(path, (written, written))
+    return paths
+
+
 def kept_of(request: KeepRequest, run: str) -> dict[str, str]:
     base = Path(kept_copies(f"{request['home']}/runs/{run}"))
-    files = [path for path in base.rglob("*") if path.is_file()]
-    return {str(path).replace(str(base), ""): zipfile.ZipFile(path).read("data.pkl").decode() for path in files}
+    return {str(path).replace(str(base), ""): content(path) for path in base.rglob("*") if path.is_file()}
 
 
 def test_the_newest_of_each_name_is_kept_with_the_run_that_wrote_it(request_: KeepRequest) -> None:
     out = Path(request_["path"])
-    for name, at in {"ck_5.pt": 1050, "ck_10.pt": 1100, "best.pt": 1075, "old.pt": 900}.items():
-        save(out / name, f"{name} of first", at)
-    assert keep_checkpoint(request_) == KeptCheckpoint(str(out / "ck_10.pt"), FIRST, 1100)
-    kept = {str(out / name): f"{name} of first" for name in ("ck_10.pt", "best.pt")}
+    save(out / "old.pt", "of no run")
+    play(request_, FIRST, "ck_5.pt", "best.pt", "ck_10.pt")
+    found = keep_checkpoint(request_)
+    assert found == KeptCheckpoint(str(out / "ck_10.pt"), FIRST, 1002, has_record=True)
+    kept = {str(out / name): f"of {FIRST}" for name in ("ck_10.pt", "best.pt")}
     assert kept_of(request_, FIRST) == kept
-    with open(save(out / "ck_10.pt", "of second", 2100), "r+b") as file:  # in place
-        file.write(file.read())
-    os.utime(out / "ck_10.pt", (2100, 2100))
+    play(request_, SECOND, "ck_10.pt", resumed=(FIRST,))
     assert keep_checkpoint({**request_, "resumed": [FIRST, SECOND]}).run == SECOND
     assert kept_of(request_, FIRST) == kept
-    assert kept_of(request_, SECOND) == {str(out / "ck_10.pt"): "of second"}
+    assert kept_of(request_, SECOND) == {str(out / "ck_10.pt"): f"of {SECOND}"}
     drop_kept_copies(f"{request_['home']}/runs/{FIRST}")
     assert not (Path(request_["home"]) / "results" / FIRST).exists()
-
-
-def content(path: Path) -> str:
-    return zipfile.ZipFile(path).read("data.pkl").decode()
 
 
 @pytest.mark.parametrize("is_directory", [False, True])
 def test_a_checkpoint_that_another_run_has_replaced_is_put_back(request_: KeepRequest, *, is_directory: bool) -> None:
     out = Path(request_["path"])
     first, second = (f"checkpoint-{number}/model.bin" if is_directory else f"ck_{number}.pt" for number in (10, 20))
-    save(out / first, "of first", 1100)
+    play(request_, FIRST, first)
     keep_checkpoint(request_)
-    save(out / first, "of second", 2100)
-    save(out / second, "of second", 2200)
+    play(request_, SECOND, first, second)
     found = keep_checkpoint(request_)
     unit, other = (out / name.partition("/")[0] for name in (first, second))
-    assert found == KeptCheckpoint(str(unit), FIRST, 1100, f"{SECOND}:{other}")
-    assert content(out / first) == "of first"
+    assert found == KeptCheckpoint(str(unit), FIRST, 1000, f"{SECOND}:{other}", has_record=True)
+    assert content(out / first) == f"of {FIRST}"
     assert sorted(os.listdir(out)) == [unit.name]
-    assert kept_of(request_, SECOND) == {str(out / first): "of second", str(out / second): "of second"}
+    assert kept_of(request_, SECOND) == {str(out / name): f"of {SECOND}" for name in (first, second)}
     assert keep_checkpoint(request_) == found._replace(replaced="")
+    back = keep_checkpoint({**request_, "resumed": [SECOND]})
+    assert (back.run, content(out / second)) == (SECOND, f"of {SECOND}")
 
 
-def test_what_another_run_writes_meanwhile_is_not_removed(
-    request_: KeepRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run of a host that shares this directory has no process here."""
-    last = save(Path(request_["path"]) / "last.pt", "of first", 1100)
-    keep_checkpoint(request_)
-    save(last, "of second", 2100)
+def test_files_of_another_run_leave_a_directory_and_its_own_stay(request_: KeepRequest) -> None:
+    """The second run wrote one of the two files: what is left of the first is no checkpoint, and the second's is."""
+    out = Path(request_["path"])
+    play(request_, FIRST, "checkpoint-20/model.bin", "checkpoint-20/adapter.bin")
+    play(request_, SECOND, "checkpoint-20/model.bin")
+    found = keep_checkpoint({**request_, "resumed": [SECOND]})
+    assert (found.run, os.listdir(out / "checkpoint-20")) == (SECOND, ["model.bin"])
+    assert kept_of(request_, FIRST) == {str(out / "checkpoint-20/adapter.bin"): f"of {FIRST}"}
 
-    def write(_: str) -> set[str]:
-        save(last, "newer of second", 2200)
-        return set()
 
-    monkeypatch.setattr(kept_checkpoint, "runs_with_processes", write)
-    with pytest.raises(AgentError, match="changed while it was copied"):
+def test_what_the_user_edited_is_set_aside_if_a_copy_is_kept_and_refused_if_not(request_: KeepRequest) -> None:
+    last = play(request_, FIRST, "last.pt")["last.pt"]
+    save(last, "of the user")
+    assert keep_checkpoint(request_)._replace(written=0) == KeptCheckpoint(str(last), "", 0, has_record=True)
+    play(request_, THIRD, "last.pt")
+    keep_checkpoint({**request_, "resumed": [THIRD]})
+    save(last, "of the user")
+    found = keep_checkpoint({**request_, "resumed": [THIRD]})
+    aside = f"{request_['home']}/results/{THIRD}/set-aside{last}"
+    assert (found.set_aside, content(Path(aside)), content(last)) == (aside, "of the user", f"of {THIRD}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_checkpoint_of_another_account_is_refused(request_: KeepRequest) -> None:
+    last = play(request_, FIRST, "last.pt")["last.pt"]
+    os.chown(save(last, "of a colleague"), 61002, -1)
+    with pytest.raises(AgentError, match=r"last.pt belongs to another account \(uid 61002\)"):
         keep_checkpoint(request_)
-    assert content(last) == "newer of second"
+    assert not kept_of(request_, FIRST)
+    with pytest.raises(AgentError, match="another account"):
+        look_at(request_, "out")
+
+
+def test_a_live_run_is_not_moved_away(request_: KeepRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    play(request_, FIRST, "last.pt")
+    keep_checkpoint(request_)
+    play(request_, SECOND, "last.pt")
+    monkeypatch.setattr(kept_checkpoint, "runs_with_processes", lambda _: {SECOND})
+    with pytest.raises(AgentError, match=f"run {SECOND} goes on, and writes"):
+        keep_checkpoint(request_)
 
 
 def test_a_checkpoint_of_another_run_stays_unless_another_host_has_one_of_this_run(request_: KeepRequest) -> None:
-    out = Path(request_["path"])
-    last = save(out / "last.pt", "of second", 2100)
-    other = save(out / "vae.pt", "of second", 2100)
-    request: KeepRequest = {**request_, "recorded": str(last)}
-    assert keep_checkpoint(request) == KeptCheckpoint(str(last), SECOND, 2100)
-    assert last.exists()
-    assert keep_checkpoint({**request, "sets_aside": True}) == KeptCheckpoint(replaced=f"{SECOND}:{last}")
-    assert not last.exists()
-    assert other.exists()
-    assert set(kept_of(request_, SECOND)) == {str(last), str(other)}
+    written = play(request_, SECOND, "last.pt", "vae.pt")
+    request: KeepRequest = {**request_, "recorded": str(written["last.pt"])}
+    with running(Path(request["home"]), FIRST, Path(request["cwd"])):
+        pass
+    assert keep_checkpoint(request) == KeptCheckpoint(str(written["last.pt"]), SECOND, 2000, has_record=True)
+    moved = keep_checkpoint({**request, "sets_aside": True})
+    assert moved == KeptCheckpoint(replaced=f"{SECOND}:{written['last.pt']}", has_record=True)
+    assert [path.exists() for path in written.values()] == [False, True]
+    assert set(kept_of(request_, SECOND)) == {str(written["last.pt"])}
 
 
 def test_what_does_not_fit_is_refused_and_leaves_nothing(
     request_: KeepRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(Path(request_["path"]) / "last.pt", "x", 1100)
+    play(request_, FIRST, "last.pt")
     monkeypatch.setattr(kept_checkpoint, "free_space", lambda _: 1000)
     with pytest.raises(AgentError, match=r"has to be kept .* the disk is full") as refused:
         keep_checkpoint(request_)
     assert f"ipexctl fetch {FIRST}:{request_['path']}/last.pt out/" in refused.value.fix
-    assert kept_of(request_, FIRST) == {}
+    assert not kept_of(request_, FIRST)
+
+
+def look_at(request: KeepRequest, *paths: str, finished: tuple[str, ...] = ()) -> list[EarlierFiles]:
+    return list(look({"home": request["home"], "cwd": request["cwd"], "paths": paths, "finished": finished}))
+
+
+def test_a_fresh_start_keeps_what_an_ended_run_may_be_resumed_from(request_: KeepRequest) -> None:
+    paths = play(request_, FIRST, "checkpoint-10/model.bin", "checkpoint-20/model.bin")
+    size = sum(path.stat().st_size for path in paths.values())
+    expected = EarlierFiles(FIRST, "out", 2, size, is_alive=False, is_kept=True)
+    assert look_at(request_, "out", "nothing", ".") == [expected]
+    assert set(kept_of(request_, FIRST)) == {str(paths["checkpoint-20/model.bin"])}
+    play(request_, SECOND, "checkpoint-20/model.bin")
+    assert keep_checkpoint(request_).run == FIRST
+    assert content(paths["checkpoint-20/model.bin"]) == f"of {FIRST}"
+
+
+@pytest.mark.parametrize("change", ["finished", "large"])
+def test_a_fresh_start_keeps_nothing_of_a_finished_run_or_much(
+    request_: KeepRequest, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    play(request_, FIRST, "last.pt")
+    if change == "large":
+        monkeypatch.setattr(kept_checkpoint, "free_space", lambda _: 1000)
+    found = look_at(request_, "out", finished=(FIRST,) if change == "finished" else ())
+    assert [(entry.files, entry.is_kept) for entry in found] == [(1, False)]
+    assert not kept_of(request_, FIRST)
+
+
+def test_what_was_fetched_is_not_named(request_: KeepRequest) -> None:
+    paths = play(request_, FIRST, "a.pt", "b.pt")
+    rundir = f"{request_['home']}/runs/{FIRST}"
+    note_fetched(rundir, [str(paths["a.pt"])])
+    assert [entry.files for entry in look_at(request_, "out")] == [1]
+    note_fetched(rundir, [str(paths["b.pt"])])
+    assert look_at(request_, "out") == []
+
+
+def test_a_live_run_in_the_directory_is_told(request_: KeepRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.node.run.record.run_files.runs_with_processes", lambda _: {FIRST})
+    with running(Path(request_["home"]), FIRST, Path(request_["cwd"])):
+        save(Path(request_["path"]) / "last.pt")
+        assert [(entry.run, entry.is_alive) for entry in look_at(request_, "out")] == [(FIRST, True)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import subprocess
@@ -23,7 +22,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
-from ipexctl.node.files.file_sender import RunFiles, directory_of, read_synced_files
+from ipexctl.node.files.file_sender import RunFiles, directory_of
 from ipexctl.node.run.connection.output_buffer import MEMORY, OutputBuffer
 from ipexctl.node.run.connection.spill_file import SpillFile
 
@@ -134,33 +133,8 @@ def test_os_errors_are_explained_with_path_and_fix() -> None:
     assert (other.reason, other.fix) == ("the tree: Input/output error", "ipexctl doctor")
 
 
-_OF_SYNC = ["out.pt", "f", 0o644, 1, "", [1, 2, 3]]
-
-
-@pytest.mark.parametrize(
-    ("rows", "owner", "found"),
-    [
-        ([_OF_SYNC], None, ["out.pt"]),
-        ([_OF_SYNC, 1, [1, 2, 3, 4, 5, 6], ["a"]], None, ["out.pt"]),
-        (7, None, []),
-        ({"a": 1}, None, []),
-        pytest.param([_OF_SYNC], 61002, [], marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
-    ],
-)
-def test_a_state_of_a_sync_counts_if_it_is_of_this_account(
-    tmp_path: Path, rows: object, owner: int | None, found: list[str]
-) -> None:
-    state = tmp_path / ".ipexctl" / "state.json"
-    state.parent.mkdir()
-    state.write_text(json.dumps({"rows": rows}))
-    os.chown(state, -1 if owner is None else owner, -1)
-    below = tmp_path / "work"
-    below.mkdir()
-    assert list(read_synced_files(os.fsencode(below))) == [os.fsencode(tmp_path / name) for name in found]
-
-
 def test_traces_of_a_profile_are_in_the_results_and_any_other_path_in_the_working_directory(tmp_path: Path) -> None:
-    run: RunFiles = {"home": str(tmp_path), "id": "r", "cwd": "/tree", "since": 0.0, "has_record": True, "dest": "."}
+    run: RunFiles = {"home": str(tmp_path), "id": "r", "cwd": "/tree", "has_record": True, "dest": "."}
     assert directory_of(run, "profile/") == b"/tree"
     (tmp_path / "results" / "r" / "profile").mkdir(parents=True)
     results = os.fsencode(tmp_path / "results" / "r")

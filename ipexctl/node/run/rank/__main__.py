@@ -41,6 +41,8 @@ from ipexctl.node.run.rank import rank_processes as processes
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank.rank_limits import RankLimits, describe_children, find_pointers, last_exception
 from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
+from ipexctl.node.run.record.file_owner import separate
+from ipexctl.node.run.record.run_files import HostRank
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -106,6 +108,7 @@ class Rank:
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
         host = host_to_meter(plan, rank, job.secrets)
+        self.files = HostRank(plan.rundir)
         self.profile = os.path.join(plan.rundir, "spill", f"{rank:04}{SUFFIX}")
         profile = self.profile if options.profile else ""
         self.meter = RankMeter(is_on=options.meter, host=host, profile=profile, sharers=len(self.host.ranks))
@@ -350,6 +353,8 @@ class Rank:
             )
         else:
             out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
+        with contextlib.suppress(OSError):  # a full disk: whose the files are stays unknown
+            self.files.begin(self.plan.cwd, self.plan.asked.checkpoint or "")
         mismatches: list[str] = []
         code, reason, problem = 127, "", None
         try:
@@ -469,6 +474,9 @@ class Rank:
 
     def clean_up(self) -> None:
         ended = processes.end_descendants(self.guard.pid)
+        with contextlib.suppress(OSError):
+            if self.files.end():
+                separate(self.plan.rundir)
         if self.watch is not None:
             self.watch.remove_files(ended)
         self.read_rest()

@@ -22,6 +22,7 @@ class CheckpointProcess:
         below = os.path.relpath(plan.cwd, os.path.join(plan.home, "code"))
         request = {
             "rank": rank,
+            "run": plan.id,
             "path": os.path.join(plan.cwd, plan.exchanged),
             "home": plan.home,
             "address": address,

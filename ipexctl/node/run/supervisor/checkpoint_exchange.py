@@ -128,6 +128,13 @@ class CheckpointExchange(AuthenticatingServer):
                 "serve": list(copies.values()),
                 "clients": [self._addresses[transfer.target] for transfer in own],
                 "receive": [copy for each in plan.transfers if each.target == host for copy in each.copies],
+                "runs": {
+                    copy.path: run
+                    for each in plan.transfers
+                    if each.target == host
+                    for copy in each.copies
+                    if (run := self._writer_of(copy.path, reports[each.source], each.tree))
+                },
                 "remove": plan.removals.get(host, ()),
                 "known": plan.known[host],
                 "number": plan.number,
@@ -153,6 +160,10 @@ class CheckpointExchange(AuthenticatingServer):
             self._send(host, {"end": True})
         for line in describe_aside(places):
             self.notes.put(line)
+
+    def _writer_of(self, name: str, report: HostCopies, tree: str) -> str:
+        holder = next((other for other in report.others if other.place == tree), report) if tree else report
+        return holder.runs.get(name, "")
 
     def _check_places(self, reports: Mapping[str, HostCopies]) -> None:
         """Fail if the path leads to different places, because of a link on some hosts."""

@@ -416,8 +416,8 @@ class SupervisorLoop:
                 # Only the end of a run needs it.
                 from ipexctl.node.run.record.newest_checkpoint import newest_checkpoint
 
-                plan, first_write = self.state.plan, self.record.first_write
-                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", self.rundir, first_write)
+                plan = self.state.plan
+                self.checkpoint = newest_checkpoint(plan.cwd, plan.asked.checkpoint or "", self.rundir)
         raised = verdict.first_exception(self.state)
         complete = self.figures.run_status(status, ranks, now)._replace(
             has_checkpoint=has_checkpoint,

@@ -1,0 +1,89 @@
+"""Warns that a fresh run may overwrite what earlier runs left in a directory that its command line names. One round
+trip, beside the checks of the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ipexctl.homes.local_copy import read_final_status
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import PATIENCE
+from ipexctl.node.common.files import format_size
+from ipexctl.node.common.fix import Fix
+from ipexctl.node.files.earlier_files import EarlierFiles, LookRequest
+from ipexctl.remote.node_call import call
+from ipexctl.remote.session import Session
+from ipexctl.run.start.apart_checkpoints import places_in
+from ipexctl.run.start.sent_run import SentRun
+from ipexctl.run.start.start_request import StartError, StartFailure, answers_of
+from ipexctl.text import format_count
+
+
+def find_earlier_files(run: SentRun) -> Sequence[Fix]:
+    """Notes for the user. Raises a StartError if a live run has the same `--checkpoint` directory, or if another
+    account has put a checkpoint there."""
+    checkpoint = run.plan.asked.checkpoint or ""
+    paths = [*dict.fromkeys((*filter(None, (checkpoint,)), *places_in(run.plan.asked.argv[1:])))]
+    if run.spec.asked.resumed or not paths:
+        return ()
+    statuses = {
+        record.id: read_final_status(run.registry.directory / record.id)
+        for record in run.registry.all()
+        if record.project == str(run.spec.project.root)
+    }
+    finished = [name for name, status in statuses.items() if status is not None and status.state == "ok"]
+    request: LookRequest = {"home": run.plan.home, "cwd": run.plan.cwd, "paths": paths, "finished": finished}
+
+    def ask(_: Host, session: Session) -> tuple[EarlierFiles, ...]:
+        label = "look for files of earlier runs"
+        reply = call(session, "files.checkpoint", "look", request, label=label, silence=PATIENCE)
+        return tuple(entry.decode(EarlierFiles) for entry in reply.records("earlier"))
+
+    found = answers_of(list(run.nodes), run.pool, ask)
+    for host, earlier in found.items():
+        for entry in earlier:
+            if entry.is_alive and entry.path == checkpoint:
+                raise StartError(refuse_live(entry, host))
+    return describe_earlier(run.plan.id, found)
+
+
+def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
+    """Pure."""
+    return StartFailure(
+        f"run {entry.run} goes on, and writes its checkpoints to {entry.path}, too",
+        Fix(
+            "give this run a directory of its own, `--checkpoint {own}`; or wait: `ipexctl wait {earlier}`",
+            own=f"{entry.path}/{{run}}", earlier=entry.run,
+        ),
+        (host,),
+        2,
+    )  # fmt: skip
+
+
+def describe_earlier(this: str, found: Mapping[str, Sequence[EarlierFiles]]) -> list[Fix]:
+    """One note for each run and directory. Pure."""
+    of_hosts: dict[tuple[str, str], dict[str, EarlierFiles]] = {}
+    for host, earlier in found.items():
+        for entry in earlier:
+            of_hosts.setdefault((entry.run, entry.path), {})[host] = entry
+    notes = []
+    for (run, path), entries in of_hosts.items():
+        count, size = (sum(getattr(entry, name) for entry in entries.values()) for name in ("files", "size"))
+        fields = {"this": this, "path": path, "earlier": run, "source": f"{run}:{path}", "own": f"{path}/{{run}}"}
+        if any(entry.is_alive for entry in entries.values()):
+            where = f"writes to {{path}} on {fold(entries)}"
+            text = (
+                f"run {{this}} {where}, and run {{earlier}}, which goes on, does, too; a directory of its own: {{own}}"
+            )
+        else:
+            is_kept = any(entry.is_kept for entry in entries.values())
+            kept = " (its newest checkpoint there is kept)" if is_kept else ""
+            what = f"{format_count(count, 'file')} ({format_size(size)}) of run {{earlier}} on {fold(entries)}"
+            text = (
+                f"run {{this}} may overwrite what is in {{path}}, {what} that nobody fetched{kept}: "
+                "`ipexctl fetch {source} fetched/`; a directory for each run: {own}"
+            )
+        notes.append(Fix(text, **fields))
+    return notes
