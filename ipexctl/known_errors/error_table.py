@@ -251,7 +251,7 @@ def _checkpoint(found: PatternMatch) -> tuple[str, str]:
     """The file is the one that the failing lines, the call's words or --checkpoint name."""
     asked, host = found.context.plan.asked, found.output.host
     loads = re.findall(r"\bload\w*\(\s*f?[\"']([^\"'{]+)[\"']", found.output.last_text)
-    named = [word.rpartition("=")[2] for word in asked.argv if word.endswith(_CHECKPOINTS)]
+    named = [word.rpartition("=")[2] for word in found.context.plan.command if word.endswith(_CHECKPOINTS)]
     path = next(iter((*loads, *named)), asked.checkpoint or "")
     cause = f"{path or 'a checkpoint'} on {host} can't be read whole: {shorten_text(found.groups.get('said', ''))}"
     if "name" in found.groups:

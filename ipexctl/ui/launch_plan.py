@@ -13,6 +13,7 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpirun import started_by, title_of
 from ipexctl.launch.training_memory import describe
+from ipexctl.node.common.placeholders import uses_run
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.node.common.rank_options import AUTOCAST, RANK_OPTIONS
 from ipexctl.run.start.start_request import StartFailure
@@ -69,6 +70,8 @@ def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
         fits = plan.memory.fits
         yield "fits", _by_hosts(plan.hosts, lambda host: f"{format_count(fits.get(host.name, 0), 'rank')} per host")
     yield "script", shlex.join(plan.asked.program)
+    if uses_run((*plan.asked.argv, plan.asked.checkpoint or "")):
+        yield "{run}", plan.first_run if plan.asked.resumed else "id of the run, which it gets when it starts"
     yield "environment", plan.environment + (f" ({' or '.join(plan.candidates)})" if plan.candidates else "")
     yield "upload", plan.project.root if plan.asked.sync else "nothing: --no-sync"
 

@@ -1,6 +1,8 @@
-"""Placeholders in a command behind `--`, such as `{port}`, which each rank replaces. Pure.
+"""Placeholders: `{run}` in the arguments of every run, and in a command behind `--` those that each rank replaces, such
+as `{port}`. Pure.
 
-`{{` is a brace. Other braces stay: `${HOME}` of a shell, JSON, `a{3}`. Only a word of letters in braces is a name.
+`{{port}}` is the text `{port}`, and `{{` is a brace. Other braces stay: `${HOME}` of a shell, JSON, `a{3}`. Only a word
+of letters in braces is a name.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 import re
 from typing import Mapping, Sequence
 
-NAMES = ("rank", "local_rank", "host", "node0", "hosts", "port", "node0_port", "peers")
-_PLACEHOLDER = re.compile(r"\{\{|(?<!\$)\{(?P<name>[A-Za-z_]\w*)\}")
+RUN = "run"
+NAMES = ("rank", "local_rank", "host", "node0", "hosts", "port", "node0_port", "peers", RUN)
+_PLACEHOLDER = re.compile(r"\{(?P<literal>\{[A-Za-z_]\w*\})\}|\{\{|(?<!\$)\{(?P<name>[A-Za-z_]\w*)\}")
+_RUN = re.compile(r"\{(?P<literal>\{run\})\}|(?<!\$)\{run\}")
 
 
 def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
@@ -34,6 +38,15 @@ def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
 
     def value_of(found: re.Match[str]) -> str:
         name = found["name"]
-        return "{" if name is None else values.get(name, found[0])
+        return found["literal"] or "{" if name is None else values.get(name, found[0])
 
     return tuple(_PLACEHOLDER.sub(value_of, word) for word in words)
+
+
+def fill_run(words: Sequence[str], run: str) -> tuple[str, ...]:
+    """Return the words with the id in place of `{run}`, as in `out/{run}`. All other braces stay as they are."""
+    return tuple(_RUN.sub(lambda found: found["literal"] or run, word) for word in words)
+
+
+def uses_run(words: Sequence[str]) -> bool:
+    return any(found["literal"] is None for word in words for found in _RUN.finditer(word))

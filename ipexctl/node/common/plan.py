@@ -325,6 +325,11 @@ class Plan(NamedTuple):
         return " ".join(self.asked.argv)[:200]
 
     @property
+    def first_run(self) -> str:
+        """The id that stands for `{run}`: of the first run of those that resume one another."""
+        return (*self.asked.resumed, self.id)[0]
+
+    @property
     def environment(self) -> str:
         return self.env or self.python
 
@@ -568,8 +573,9 @@ def command_of(
     if plan.asked.is_behind_dashes:
         host, local_rank = host_of(plan, rank.rank), rank.local_rank
         addresses = [each.address for each in plan.hosts]
-        peers = ",".join(f"{in_brackets(host_of(plan, each).address)}:{of_rank}" for each, of_rank in enumerate(ports))
-        values = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port, peers)
+        peers = ",".join(f"{in_brackets(host_of(plan, each).address)}:{port_of}" for each, port_of in enumerate(ports))
+        of_rank = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port, peers)
+        values = (*of_rank, plan.first_run)
         command = fill(command, {name: str(value) for name, value in zip(NAMES, values)})
     if not plan.local_rank:
         return command

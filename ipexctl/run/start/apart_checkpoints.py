@@ -15,6 +15,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
+from ipexctl.node.common.placeholders import fill_run
 from ipexctl.node.common.plan import ApartHosts, Plan
 from ipexctl.projects.named_checkpoints import of_call
 from ipexctl.projects.script_file import ResumeFlag
@@ -82,7 +83,7 @@ def check_resumed(
     """One round trip for a script that may resume without `--checkpoint` on several hosts."""
     if spec.asked.checkpoint or len(nodes) < 2:
         return None
-    argv, script = spec.asked.argv[1:], spec.project.script
+    argv, script = fill_run(spec.asked.argv[1:], plan.first_run), spec.project.script
     flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
     flag = flag or earlier_checkpoint(spec, records)
     variables = {each.name: each.value for each in spec.asked.exports}

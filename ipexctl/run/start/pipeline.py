@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -27,6 +27,7 @@ from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.common.placeholders import fill_run
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
@@ -80,6 +81,17 @@ class RunStart:
         self._probed = self._probed or tuple(gather_facts(self.opened))
         return self._probed
 
+    @contextmanager
+    def named(self, run: str) -> Iterator[None]:
+        """Put an id in place of `{run}`: of the first run that this one resumes, else `run`. Restore the typed spec at
+        the end, because another start has another id."""
+        typed = self.spec
+        self.spec = in_run(typed, (*typed.asked.resumed, run)[0])
+        try:
+            yield
+        finally:
+            self.spec = typed
+
     def forget_hosts(self) -> None:
         self._probed = ()
 
@@ -112,9 +124,10 @@ class _Undo(ExitStack):
 def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) -> PlannedRun | StartFailure:
     """The steps of `start_run` up to the first that changes something, for --dry-run and export. `checks_script`: look
     for the script's modules in an environment that exists."""
-    spec, project = start.spec, start.project
     try:
         with ExitStack() as at_end:
+            at_end.enter_context(start.named("{run}"))
+            spec, project = start.spec, start.project
             project.compare(lease=None)
             at_end.callback(project.release)
             context, plan = _plan(start, run, dry_run=True)
@@ -133,6 +146,7 @@ def start_run(start: RunStart) -> StartedRun | StartFailure:
     spec, run = start.spec, new_id(start.spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
+        at_end.enter_context(start.named(run))
         at_end.callback(start.notes.remember())
         try:
             locks = _lock_hosts(start, run, at_end) if spec.asked.is_exclusive else None
@@ -265,3 +279,14 @@ def in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
     """The plan with the ranks' working directory and the modules' directories in the tree that the hosts have."""
     settings = (*plan.settings, *own_paths(plan.project, tree, plan.rundir))
     return plan._replace(cwd=str(PurePosixPath(tree) / spec.project.subdirectory), settings=settings)
+
+
+def in_run(spec: RunSpec, run: str) -> RunSpec:
+    """Return the spec with the id in place of `{run}` in what ranks execute and in --checkpoint. `asked.argv` stays as
+    it was typed, because printed commands repeat it. Behind `--`, each rank replaces all placeholders."""
+    asked, command = spec.asked, spec.project.command
+    if asked.checkpoint is not None:
+        asked = asked._replace(checkpoint=fill_run((asked.checkpoint,), run)[0])
+    if not asked.is_behind_dashes:
+        command = fill_run(command, run)
+    return replace(spec, asked=asked, project=replace(spec.project, command=command))

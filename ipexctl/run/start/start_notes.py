@@ -30,7 +30,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.hub_cache import is_repo_id
-from ipexctl.node.common.placeholders import used_names
+from ipexctl.node.common.placeholders import RUN, used_names
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
 from ipexctl.projects.own_launches import RAY
@@ -125,7 +125,7 @@ def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     how many run it: by -n or --ppn; a shell's commands also by --. Returns a note, or nothing."""
     spec, asked = context.spec, context.asked
     is_counted = asked.n is not None or asked.ppn is not None
-    if is_counted or plan.world_size < 2 or (asked.is_behind_dashes and used_names(asked.argv)):
+    if is_counted or plan.world_size < 2 or (asked.is_behind_dashes and used_names(asked.argv) - {RUN}):
         return ()
     is_of_shell = asked.kind == "command" and is_shell(asked.script)
     shell = spec.project.shell_script or ("the shell's line" if is_of_shell else "")

@@ -138,3 +138,12 @@ def test_a_pipe_gets_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert missing(out.splitlines()[0], "4 2 ccl Intel MPI") == []
+
+
+def test_a_dry_run_keeps_the_placeholder_and_explains_it() -> None:
+    made = plan(machine(cpu(8, 2)), command=("train.py", "--output_dir", "out/{run}"))
+    rows = [line.split(None, 1) for line in plan_lines(made)]
+    assert ["{run}", "id of the run, which it gets when it starts"] in rows
+    resumed = made._replace(asked=made.asked._replace(resumed=("train-1", "train-2")))
+    assert ["{run}", "train-1"] in [line.split(None, 1) for line in plan_lines(resumed)]
+    assert "{run}" not in "".join(plan_lines(plan(machine(cpu(8, 2)), command=("train.py", '{"a": {}}'))))

@@ -438,3 +438,23 @@ def test_a_note_is_shown_once_for_a_call_until_it_is_new(tmp_path: Path, monkeyp
     assert start("a", argv=("train.py", "--lr", "1")) == ["a"]
     assert start("a", "b", "c") == ["b"], "what came back is new"
     assert start() == []
+
+
+def test_the_run_is_named_in_what_ranks_execute_and_in_its_checkpoint(tmp_path: Path) -> None:
+    words = ("train.py", "--output_dir", "out/{run}")
+    project = ProjectLocation(tmp_path, ".", words)
+    start = RunStart(
+        spec_of(project=project, argv=words, checkpoint="out/{run}"), cast("Any", None), Mock(StartWatcher)
+    )
+    with start.named("train-1"):
+        assert start.spec.project.command == ("train.py", "--output_dir", "out/train-1")
+        assert start.spec.asked.checkpoint == "out/train-1"
+        assert start.spec.asked.argv == words, "printed commands repeat what was typed"
+    with start.named("train-2"):
+        assert start.spec.asked.checkpoint == "out/train-2", "another start has another id"
+    start.spec = replace(start.spec, asked=start.spec.asked._replace(resumed=("train-1", "train-2")))
+    with start.named("train-3"):
+        assert start.spec.project.command[-1] == start.spec.asked.checkpoint == "out/train-1"
+    start.spec = replace(start.spec, asked=start.spec.asked._replace(is_behind_dashes=True))
+    with start.named("train-3"):
+        assert start.spec.project.command == words, "each rank replaces it beside the others"
