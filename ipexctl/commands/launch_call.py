@@ -137,7 +137,7 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
         spec = replace(spec, asked=spec.asked._replace(kind="command"))
     spec, path_note = with_python_path(spec, cwd)
     of_line = (*pasted.other_notes, pasted.note_on(len(hosts))) if pasted is not None else ()
-    for note in (*of_line, cpu_note, path_note, note_on_arguments(ctx, spec)):
+    for note in (ctx.obj.get("changes", ""), *of_line, cpu_note, path_note, note_on_arguments(ctx, spec)):
         if note:
             call.output.print_note("note: " + note)
     return spec

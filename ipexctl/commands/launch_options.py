@@ -97,21 +97,28 @@ class ScriptCommand(ConfiguredCommand):
         return super().parse_args(ctx, [*chain.from_iterable(options), *words])
 
     def split(self, args: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
-        with_value = {
-            option
-            for param in self.params
-            if not getattr(param, "is_flag", True) and not getattr(param, "count", False)
-            for option in param.opts
-        }
         options, index = list[tuple[str, ...]](), 0
         while index < len(args) and args[index] != "--" and args[index].startswith("-") and args[index] != "-":
-            args = [*args[:index], *_own_option(args[index]), *args[index + 1 :]]
-            has_value = args[index] in with_value
-            options.append(tuple(args[index : index + 1 + has_value]))
-            index += 1 + has_value
+            option, length = self.read_own(args[index:])
+            options.append(option or (args[index],))
+            index += length or 1
             if has_module(options):
                 break
         return options, args[index:]
+
+    def read_own(self, args: Sequence[str]) -> tuple[tuple[str, ...], int]:
+        """Return the option that the arguments begin with, and how many of them it is; 0 if it is none of ipexctl's."""
+        words = _own_option(args[0])
+        params = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        param = params.get(words[0].partition("=")[0])
+        if param is None and not words[0].startswith("--"):
+            param = params.get(words[0][:2])
+        if param is None:
+            return (), 0
+        is_flag = getattr(param, "is_flag", True) or getattr(param, "count", False)
+        if len(words) > 1 or is_flag or words[0] not in param.opts:
+            return tuple(words), 1
+        return (*words, *args[1:2]), len(args[:2])
 
 
 def has_module(options: Sequence[tuple[str, ...]]) -> bool:
@@ -164,7 +171,7 @@ class RunCall:
     output: PlanOutput
     resume_run: str | None = option(
         "--resume RUN",
-        "Start a run over, with its options and script, on its hosts that answer.",
+        "Resume a run on its hosts that answer; what follows replaces its options and the script's.",
         autocompletion=completion("runs"),
     )
     install: bool = flag("--install", "Install the environment on hosts that lack it.")

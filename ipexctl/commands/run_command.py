@@ -13,10 +13,11 @@ import typer
 from ipexctl.commands.app import CLUSTER
 from ipexctl.commands.defaults import ALTERNATIVES
 from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
+from ipexctl.commands.resumed_arguments import TypedWords, change_arguments, has_shell_line, split_typed
 from ipexctl.commands.shared_options import command
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.option_declaration import TypedCall
 from ipexctl.run.find_run import OwnRuns
 
@@ -34,18 +35,22 @@ class ResumingCommand(ScriptCommand):
         }
         named = [(_name_of(option, names), option) for option in options]
         given = frozenset(name for name, _ in named)
-        record = None
+        record, changes = None, ""
         if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
             run = next(option[-1] for name, option in reversed(named) if name == "resume_run").removeprefix("--resume=")
             record = OwnRuns.read().choose(run)  # of others: looked for on the hosts of the call, once these are read
             if record is not None:
-                refuse_typed(record, _directory(), ["-m"] * ("module" in given) + words, given)
+                typed = split_typed(args, self.read_own)
+                named = [(_name_of(option, names), option) for option in typed.own]
+                given = frozenset(name for name, _ in named)
+                refuse_typed(record, _directory(), typed, given)
                 recorded, words = self.split([*record.typed.options, *record.typed.words])
+                words, changes = change_arguments(words, record.plan.asked, typed.options)
                 options = merged([(_name_of(option, names), option) for option in recorded], named)
         args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
         own = [option for option in options if _name_of(option, names) != "resume_run"]
         call = TypedCall(tuple(chain.from_iterable(own)), tuple(words), _directory())
-        ctx.obj |= {"typed": call, "resumed": record, "given": given}
+        ctx.obj |= {"typed": call, "resumed": record, "given": given, "changes": changes}
         return args
 
 
@@ -61,15 +66,23 @@ def _directory() -> str:
         return ""
 
 
-def refuse_typed(record: RunRecord, directory: str, words: Sequence[str], given: Set[str]) -> None:
-    """Raise a UserError for a run that can't be resumed, or options that don't fit it. Pure."""
+def refuse_typed(record: RunRecord, directory: str, typed: TypedWords, given: Set[str]) -> None:
+    """Raise a UserError for a run that can't be resumed, or words that don't fit it. Pure."""
     from ipexctl.run.start.resume import refuse_job  # seldom needed
 
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
-    if words:
+    if "module" in given or typed.positional:
+        module = ["-m"] * ("module" in given)
+        again = ipexctl_command("run", "--resume", run, argv=tuple(chain.from_iterable(typed.options)))
         raise UserError(
-            f"--resume takes script and arguments of its run, and {shlex.join(words)} was typed",
-            fix=Fix(f"leave that out: `ipexctl run --resume {run}`"),
+            f"--resume keeps the script of its run and replaces its options alone, and "
+            f"{shlex.join([*module, *typed.positional])} was typed",
+            fix=Fix("leave that out: {again}", again=again),
+        )
+    if typed.options and has_shell_line(record.plan.asked):
+        raise UserError(
+            f"run {run} has its arguments inside the line of {record.plan.asked.script} -c, where none is replaced",
+            fix=Fix("with that line as it is: `ipexctl run --resume {run}`", run=run),
         )
     refuse_job(record)
     if not record.typed.directory:

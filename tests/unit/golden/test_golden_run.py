@@ -19,6 +19,7 @@ from golden_file import Case, golden_diff, refusal, rows_of
 from golden_file import refused as refused_case
 from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
+from ipexctl.commands.resumed_arguments import TypedWords
 from ipexctl.commands.run_command import refuse_typed
 from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
@@ -26,7 +27,7 @@ from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Export
+from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import read_command
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
@@ -171,7 +172,8 @@ def calls() -> list[Case]:
         "without words": {"typed": NOT_TYPED},
         "elsewhere": {"typed": TypedCall(directory="/a b")},
     }
-    words = ("train.py", "--lr", "1")
+    script = TypedWords(options=(("--lr", "1"),), positional=("train.py",))
+    option, in_shell = TypedWords(options=(("--lr", "1"),)), Asked("command", ("sh", "-c", "train"))
     return [
         *(refusal("run request", check_request, request_with(**each).asked) for each in REQUESTS),
         *(
@@ -188,10 +190,19 @@ def calls() -> list[Case]:
                 refuse_typed,
                 replace(resumed.RECORD, **each),
                 "/project",
-                () if each else words,
+                TypedWords() if each else script,
                 frozenset(),
             )
             for name, each in old.items()
+        ),
+        refusal("run --resume with a module", refuse_typed, resumed.RECORD, "/project", option, frozenset(("module",))),
+        refusal(
+            "run --resume with a line of a shell",
+            refuse_typed,
+            replace(resumed.RECORD, source=resumed.RECORD.plan._replace(asked=in_shell)),
+            "/project",
+            option,
+            frozenset(),
         ),
     ]
 

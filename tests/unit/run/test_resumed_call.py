@@ -16,7 +16,9 @@ import pytest
 from typer.main import get_command
 
 from ipexctl.commands.app import app
+from ipexctl.commands.resumed_arguments import TypedWords
 from ipexctl.commands.run_command import merged, refuse_typed
+from ipexctl.errors import UserError
 from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
@@ -92,7 +94,7 @@ def test_commands_to_type_leave_out_the_lost_hosts() -> None:
 
 
 def test_a_call_of_its_directory_can_be_begun_anew() -> None:
-    refuse_typed(RECORD, "/project", (), frozenset())
+    refuse_typed(RECORD, "/project", TypedWords(), frozenset())
 
 
 RECORDED = [("hostfile", ("-H", "old")), ("limit", ("-l", "a")), ("ppn", ("--ppn=2",)), ("module", ("-m", "train"))]
@@ -141,6 +143,28 @@ def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_re
         assert found.obj["dashes"] == first.obj["dashes"]
         assert found.obj["given"] == {"resume_run", "time_limit"}
         assert found.params == {**first.params, "resume_run": "last", "time_limit": 9.0}
+
+
+def test_a_resumed_call_has_the_typed_arguments_and_so_has_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    commands: Any = get_command(app)
+    above = commands.make_context("ipexctl", ["run", "train.py"])
+    run = commands.get_command(above, "run")
+    asked = RECORD.plan.asked._replace(argv=("train.py", "--steps", "20", "-n", "1"))
+    typed = TypedCall(("--ppn", "2"), ("train.py", "--steps", "20", "-n", "1"), str(tmp_path))
+    RunRegistry().save(replace(RECORD, typed=typed, source=RECORD.plan._replace(asked=asked)))
+    line = "--ppn=1 --resume last --steps 40 -H hosts --plain -- -n 3"
+    found = run.make_context("run", line.split(), parent=above)
+    assert list(found.params["words"]) == ["train.py", "--steps", "40", "-n", "3"]
+    assert (found.params["ppn"], found.params["plain"], found.params["n"]) == (1, True, None)
+    assert found.obj["typed"].words == tuple(found.params["words"])
+    assert missing(found.obj["changes"], "--steps 20 --steps 40 -n 3") == []
+    with pytest.raises(UserError) as caught:
+        run.make_context("run", ["--resume", "last", "--lr", "2", "--plain", "9"], parent=above)
+    assert str(caught.value.fix) == "leave that out: ipexctl run --resume train-1 --lr 2"
 
 
 @pytest.mark.parametrize(
