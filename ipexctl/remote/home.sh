@@ -52,13 +52,14 @@ $home_mark
 use_home() { # directory, what will be used below it
     check_home "$1" || return 1
     if [ $home_state = none ]; then
-        if ! home_problem=$( (umask 077 && mkdir -p "$1") 2>&1); then
+        if ! home_problem=$(make_private "$1" 2>&1); then
             home_problem=${home_problem#mkdir: }
             return 1
         fi
         check_home "$1" || return 1
     fi
     close_home "$1" || return 1
+    close_list "$1" "$2"
     if ! walk "$1/$2" end; then home_problem=above home_detail=$walk_detail && return 1; fi
     [ $home_state != marked ] || return 0
     (umask 077 && set -C && printf '%s' "$home_mark_text" >"$1/$home_mark") 2>/dev/null || :
@@ -66,6 +67,20 @@ use_home() { # directory, what will be used below it
     if [ -e "$1/$home_mark" ] || [ -h "$1/$home_mark" ]; then home_problem=no_mark && return 1; fi
     home_problem="$1 can't be written to"
     return 1
+}
+
+make_private() { # directory, made with those above it. A default access control list replaces the umask, but not -m
+    if [ -z "$1" ] || [ -d "$1" ]; then return 0; fi
+    case $1 in */*) make_private "${1%/*}" || return 1 ;; esac
+    mkdir -m 700 -- "$1" || [ -d "$1" ]
+}
+
+# What is made here inherits no access control list, and one that was set on a directory of ipexctl's counts no more: the
+# mode of a directory is the mask of its list.
+close_list() { # directory, a name in it
+    if [ $home_state != marked ]; then setfacl -k -- "$1" 2>/dev/null || :; fi
+    # shellcheck disable=SC3067 # every sh of a Linux host has -O
+    if [ -O "$1/$2" ]; then case $(ls -ldn "$1/$2") in d????w????+*) chmod 700 "$1/$2" ;; esac fi
 }
 
 close_home() { # directory

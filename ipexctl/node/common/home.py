@@ -104,6 +104,7 @@ def open_home(home: str) -> bool:
         if not has_mark:
             _check_unmarked(directory)
         _close_to_others(directory)
+        _remove_default_list(directory)
         if not has_mark:
             _write_mark(directory)
     return True
@@ -124,10 +125,30 @@ def remove_mark(home: str) -> None:
 
 
 def _enter(home: str, path: str) -> Place:
-    try:
-        return enter(os.path.join(os.getcwd(), path), path_above_home)
-    except Refused as refused:
-        raise HomeRefused("above", home, f": {refused}") from None
+    closed: set[str] = set()
+    while True:
+        try:
+            return enter(os.path.join(os.getcwd(), path), path_above_home)
+        except Refused as refused:
+            if refused.kind != "acl" or refused.path in closed or not _close_list(home, refused.path):
+                raise HomeRefused("above", home, f": {refused}") from None
+            closed.add(refused.path)
+
+
+def _close_list(home: str, path: str) -> bool:
+    """Close a directory of a home that an access control list opened, perhaps while a run was alive: ipexctl made the
+    directory for this account alone. Returns False for any other directory."""
+    if not f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(home)}/"):
+        return False
+    with contextlib.suppress(OSError):
+        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(number).st_uid == os.geteuid():
+                os.fchmod(number, 0o700)  # the mask of the list, too
+                return True
+        finally:
+            os.close(number)
+    return False
 
 
 @contextlib.contextmanager
@@ -202,6 +223,13 @@ def _close_to_others(home: GuardedDirectory) -> None:
             raise
     if home.status().st_mode & _OTHERS_MAY_WRITE:
         raise HomeRefused("open", home.path)
+
+
+def _remove_default_list(home: GuardedDirectory) -> None:
+    """Remove the access control list that new entries would inherit: it replaces the umask."""
+    if hasattr(os, "removexattr"):
+        with contextlib.suppress(OSError):  # there is none, or the filesystem has no lists
+            os.removexattr(f"/proc/self/fd/{home.number}", "system.posix_acl_default")
 
 
 def _write_mark(home: GuardedDirectory) -> None:

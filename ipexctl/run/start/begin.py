@@ -249,8 +249,8 @@ def unpack_script(plan: Plan, retention: RetentionLimits | None = None, source: 
     script = use_home_or_fail(plan.home, "runs")
     # In a subshell: the supervisor, and with it node0's ranks, keep the umask of the login.
     directories = ("hooks", IN_RANK) if _needs_in_rank(plan) else ("hooks",)
-    caches = " ".join(f"{rundir}/{directory}/__pycache__" for directory in directories)
-    script += f"(umask 077; mkdir -p {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
+    caches = " && ".join(f"make_private {rundir}/{directory}/__pycache__" for directory in directories)
+    script += f"(umask 077; {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
     # Retention on another host with this home, which does not see these ranks, reads `machine`.
     script += f"uname -n >{rundir}/machine\n{use_bytecode}\n:) || exit 1\n"
     if retention is not None:

@@ -16,7 +16,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.node.common import home as homes
-from ipexctl.node.common.home import MARK, HomeRefused
+from ipexctl.node.common.files import make_private_directory
+from ipexctl.node.common.home import MARK, HomeRefused, make_home, rundir_of
 from ipexctl.node.common.home_entries import foreign_entries, own_entries
 from ipexctl.remote.home_script import home_functions, home_refusal
 from message_data import missing
@@ -307,3 +308,55 @@ def test_foreign_entries_are_those_that_ipexctl_does_not_make(tmp_path: Path) ->
     (own / "envs/conda").symlink_to("/opt/conda")
     listed = {os.path.relpath(path, own) for path in foreign_entries(str(own))}
     assert listed == {*foreign.values(), "envs/conda"}
+
+
+@pytest.fixture
+def team_space(tmp_path: Path) -> Path:
+    """A directory whose default access control list opens what is made in it."""
+    subprocess.run(["setfacl", "-d", "-m", "u:12345:rwx", tmp_path], check=True)
+    (tmp_path / "open").mkdir(mode=0o777)
+    assert (tmp_path / "open").stat().st_mode & 0o070 == 0o070, "the list replaces the umask"
+    return tmp_path
+
+
+def modes_below(home: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in (home, *home.rglob("*")) if path.is_dir()}
+
+
+@pytest.mark.needs("setfacl")
+def test_a_default_list_above_a_home_opens_no_directory_that_is_made_by_the_agent(team_space: Path) -> None:
+    home = team_space / "above/h"
+    make_home(str(home))
+    make_private_directory(home / "runs")
+    os.mkdir(home / "runs/by-a-rank")
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert modes_below(home) == {"h": 0o700, "runs": 0o700, "by-a-rank": 0o777 & ~umask}
+    assert home.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.needs("setfacl")
+def test_a_default_list_above_a_home_opens_no_directory_that_is_made_by_a_shell(team_space: Path) -> None:
+    home = team_space / "above/h"
+    script = home_functions() + 'use_home "$1" runs || refuse_home\nmake_private "$1/runs/r1/hooks"\n'
+    subprocess.run(["sh", "-c", f"umask 022\n{script}mkdir $1/runs/r1/of-script", "sh", home], check=True)
+    assert modes_below(home) == {"h": 0o700, "runs": 0o700, "r1": 0o700, "hooks": 0o700, "of-script": 0o755}
+
+
+@pytest.mark.needs("setfacl")
+def test_a_list_that_is_set_on_a_home_later_refuses_no_call(team_space: Path) -> None:
+    home = team_space / "h"
+    make_home(str(home))
+    make_private_directory(home / "runs/r1")
+    for call in (lambda: rundir_of({"home": str(home), "id": "r1"}), lambda: use_by_shell(home)):
+        subprocess.run(["setfacl", "-R", "-m", "u:12345:rwx", home], check=True)
+        call()
+        assert home.stat().st_mode & 0o777 == (home / "runs").stat().st_mode & 0o777 == 0o700
+    subprocess.run(["setfacl", "-m", "u:12345:rwx", team_space], check=True)
+    with pytest.raises(HomeRefused):  # not ours to close
+        rundir_of({"home": str(home), "id": "r1"})
+
+
+def use_by_shell(home: Path) -> None:
+    script = home_functions() + 'use_home "$1" runs || refuse_home\n'
+    subprocess.run(["sh", "-c", script, "sh", home], check=True)
