@@ -71,13 +71,13 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> 
 
 
 def _is_usable(generation: Generation | None, ended: set[str]) -> bool:
-    """True if it is absent, up to date, or not used by a run."""
-    return generation is None or generation.whole or not set(generation.held) - ended
+    """True if it is absent or no run uses it. A run of the same files would read and write the paths of the other."""
+    return generation is None or not set(generation.held) - ended
 
 
 def _has(answer: TreesReply, number: int) -> bool:
-    """True if it is the first up-to-date generation: the host gave the lease to that one."""
-    first = next((generation for generation in answer.generations if generation.whole), None)
+    """True if it is the first up-to-date generation that no run uses: the host gave the lease to that one."""
+    first = next((generation for generation in answer.generations if generation.whole and not generation.held), None)
     return first is not None and first.number == number
 
 
@@ -318,9 +318,11 @@ class ProjectSync:
         if plan.generation > 1 and plan.users:
             verb = "uses" if len(plan.users) == 1 else "use"
             text = Fix(
-                f"the project is copied to a new directory, because {', '.join(plan.users)} still {verb} "
-                "the old one; files that runs wrote stay there: `ipexctl fetch` brings them"
-            )
+                "the project is copied to a new directory, because {users} still {verb} the old one. Files that runs "
+                "wrote there stay there (`ipexctl fetch` brings them), also data that an earlier run prepared: put it "
+                "outside of the project, as a --data directory, or first type `ipexctl wait {*runs}`",
+                users=", ".join(plan.users), verb=verb, runs=plan.users,
+            )  # fmt: skip
             self.notes.append(text)
 
     @property

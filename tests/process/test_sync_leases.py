@@ -37,7 +37,12 @@ def test_tree_used_by_a_run_is_not_changed(place: Place) -> None:
     first = place.synced(lease="r1")
     assert (place.tree / ".ipexctl/leases/r1").exists()
     write_run_status(place, "r1")
-    assert place.synced(lease="r2").path == first.path, "nothing changes, so they can share it"
+    put(place.tree, "out/last.pt", "of r1")
+    beside = place.sync(lease="r2")
+    assert beside.hosts[0].path == f"{first.path}.gen2", "runs of the same files would share out/, too"
+    assert any("ipexctl wait r1" in note for note in beside.notes)
+    assert not (place.tree / ".ipexctl/leases/r2").exists()
+    assert not Path(f"{first.path}.gen2/out").exists()
     write_run_status(place, "r2", "ok")
     put(place.root, "train.py", "2")
     assert place.synced(dry_run=True, lease="r0").generation == 2
@@ -46,16 +51,15 @@ def test_tree_used_by_a_run_is_not_changed(place: Place) -> None:
     (second,) = report.hosts
     assert (second.generation, second.path) == (2, f"{first.path}.gen2")
     assert any("r1" in note and "r2" not in note for note in report.notes)
-    assert place.there() == {"train.py": "1"}
+    assert place.there() == {"train.py": "1", "out": "/", "out/last.pt": "of r1"}
     put(place.root, "train.py", "3")
     assert place.synced().path == f"{first.path}.gen3", "r1 still uses the first, r3 the second"
-    assert place.there() == {"train.py": "1"}
     put(place.root, "train.py", "2")
     write_run_status(place, "r3", "failed")
     write_run_status(place, "r1", "ok")
     third = place.synced()
     assert (third.generation, third.path) == (1, first.path)
-    assert place.there() == {"train.py": "2"}
+    assert place.there() == {"train.py": "2", "out": "/", "out/last.pt": "of r1"}
 
 
 def test_lease_of_a_run_that_never_started_is_released(place: Place) -> None:

@@ -279,7 +279,8 @@ def inspect(trees: list[ProjectTree], request: TreeRequest) -> TreesReply:
             if is_whole:
                 gone, kept, blocked = tree.check(request["data"])
                 is_whole = not gone
-            if is_whole and not leased:
+            held = tree.active_runs(own_run, ended)
+            if is_whole and not leased and not held:  # another run of the same files would share their paths
                 tree.lease(own_run)
                 leased = bool(own_run)
         staged: list[str] = []
@@ -291,7 +292,7 @@ def inspect(trees: list[ProjectTree], request: TreeRequest) -> TreesReply:
                 decode_name(tree.path),
                 tree.digest,
                 is_whole,
-                held=tuple(tree.active_runs(own_run, ended)),
+                held=tuple(held),
                 ended=tuple(run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)),
                 staged=tuple(staged),
                 kept=tuple(kept[:MAX_PATHS]),

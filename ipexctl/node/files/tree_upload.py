@@ -259,7 +259,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
             except OSError:
                 empty_stage(top)  # no path is changed yet, and the disk space may be needed
                 raise
-            if plan.changes and (busy := tree.active_runs(own_run, ended)):
+            if (plan.changes or own_run) and (busy := tree.active_runs(own_run, ended)):
                 return PutReply(busy=tuple(busy))
             for other in others:
                 other.release(own_run)

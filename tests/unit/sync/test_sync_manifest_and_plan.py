@@ -229,11 +229,20 @@ def test_plan_uses_the_first_generation_without_a_lease_on_all_hosts() -> None:
     decision = make_sync_plan(
         (A, B), {"a": answer(generation(whole=True, held=("r1",))), "b": answer(generation(whole=True))}
     )
-    assert (decision.generation, decision.whole, decision.leaders) == (1, (A, B), ())
+    assert (decision.generation, decision.whole, decision.leaders) == (2, (), (A, B)), "not even of the same files"
+
+
+def test_a_host_gave_the_lease_to_the_first_up_to_date_generation_that_is_free() -> None:
+    held = generation(whole=True, held=("r1",))
+    decision = make_sync_plan((A, B), {"a": answer(held, generation(2, whole=True)), "b": answer(held)})
+    assert (decision.generation, decision.whole, decision.leaders) == (2, (A,), (B,))
+    ended = answer(generation(ended=("r1",)))
+    decision = make_sync_plan((A, B), {"a": answer(held), "b": ended})
+    assert (decision.generation, decision.whole) == (1, ()), "a did not know that the run had ended"
 
 
 def test_users_are_the_runs_of_earlier_generations() -> None:
-    answers = {"a": answer(generation(held=("r1",)), generation(2, whole=True, held=("r2",)), generation(3))}
+    answers = {"a": answer(generation(held=("r1",)), generation(2), generation(3, held=("r2",)))}
     decision = make_sync_plan((A,), answers)
     assert (decision.generation, decision.users) == (2, ("r1",))
 
