@@ -1,8 +1,9 @@
 """Keeps the checkpoint files that an exchange set aside until the next exchange has succeeded.
 
 Files are renamed, never copied, so a full disk is no obstacle, and to a place where no script finds them:
-HOME/checkpoints/KEY on the same filesystem, otherwise a hidden directory next to PATH (in PATH if that is a mount
-point) with a link to it below HOME/checkpoints/KEY. A directory set aside incomplete is put back before the exchange
+HOME/checkpoints/KEY if a rename leads there, otherwise a hidden directory next to PATH (in PATH if that is a mount
+point) with a link to it below HOME/checkpoints/KEY. Two mounts of one filesystem have the same device number, and only
+a rename shows that none leads from one to the other. A directory set aside incomplete is put back before the exchange
 decides if a host takes part that did not before: it may have the rest. Others may write next to PATH, so each step
 opens that directory anew (`guarded_directory.py`), and only if this account alone owns it.
 """
@@ -61,16 +62,29 @@ class AsideFiles:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=directory.number)
                 return
-            directory.remove_tree(name, ignore_errors=True)  # left from another disk
-        for above in (os.path.dirname(self._root), self._root):
+        if not self._move_beside_root():
+            raise AgentError(
+                f"{self._root}: files can't be set aside there",
+                Fix("make it writable: `chmod u+wx {path}`", path=self._root),
+            )
+
+    def _move_beside_root(self) -> bool:
+        """From now on, set files aside in a hidden directory next to PATH, or in PATH if that one was tried. Return
+        False if neither can be made."""
+        places = [os.path.dirname(self._root), self._root]
+        if os.path.islink(self._link):
+            places = places[places.index(os.path.dirname(self.path)) + 1 :]
+            remove_aside(self._link)
+        else:
+            with _above(self._link) as (directory, name):
+                directory.remove_tree(name, ignore_errors=True)  # left from another disk or mount
+        device = os.stat(_existing(self._root)).st_dev
+        for above in places:
             with contextlib.suppress(OSError):
                 if os.stat(above).st_dev == device:
                     self._make_hidden(above)
-                    return
-        raise AgentError(
-            f"{self._root}: files can't be set aside there",
-            Fix("make it writable: `chmod u+wx {path}`", path=self._root),
-        )
+                    return True
+        return False
 
     def _make_hidden(self, above: str) -> None:
         name = HIDDEN + os.path.basename(os.path.dirname(self._link))
@@ -86,6 +100,16 @@ class AsideFiles:
         )  # belongs to another account
 
     def keep(self, name: str, entry: bytes, directory: int) -> None:
+        while not self._rename(name, entry, directory):
+            if self.is_used or not self._move_beside_root():
+                raise AgentError(
+                    f"{name} can't be set aside: it is on another filesystem than {self._root}",
+                    "name a directory below it: --checkpoint PATH",
+                )
+        self.is_used = True
+
+    def _rename(self, name: str, entry: bytes, directory: int) -> bool:
+        """Return False if the file is on another filesystem or mount."""
         above, _, last = name.rpartition("/")
         try:
             with _open(self._link) as aside_files:
@@ -97,13 +121,10 @@ class AsideFiles:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            raise AgentError(
-                f"{name} can't be set aside: it is on another filesystem than {self._root}",
-                "name a directory below it: --checkpoint PATH",
-            ) from None
+            return False
         finally:
             target.close()
-        self.is_used = True
+        return True
 
     def note_parts(self, parts: Collection[str], hosts: Collection[str], since: int) -> None:
         """Remember the incomplete directories if any of their files was set aside. `since`: the number of the exchange
