@@ -28,7 +28,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.place import StagedFiles
-from ipexctl.node.run.record.newest_checkpoint import newest_checkpoint
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -407,19 +406,3 @@ def test_file_that_receives_stdout_of_the_command_is_not_sent(tmp_path: Path) ->
     with (tmp_path / "log.txt").open("w") as log:
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], stdout=log, check=True, timeout=30)
     assert (tmp_path / "log.txt").read_text() == "['train.py']\n"
-
-
-def test_a_synced_file_is_no_checkpoint_of_a_run_until_the_run_writes_it(place: Place) -> None:
-    for name in ("data/val.pt", "src/last.pt"):
-        put(place.root, name, "tokens")
-    place.sync()
-    events = put(place.home, "runs/train/events.jsonl", "")
-    os.utime(events, (0, 0))
-
-    def newest(directory: str, home: Path = place.home) -> str:
-        return newest_checkpoint(str(place.tree / directory), "", str(home / "runs/train"), os.stat(events))
-
-    assert newest("") == newest("src") == ""
-    put(place.tree, "src/last.pt", "weights of the run")
-    assert newest("src") == "last.pt"
-    assert newest("data", place.root) == "val.pt", "no tree of this home"

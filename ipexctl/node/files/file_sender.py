@@ -474,15 +474,16 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
     # Results have a literal path, even if the home's name looks like a pattern.
     if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
         return full, False
-    is_in_working_directory = run is not None and not full.startswith(results_of(run) + b"/")
-    if run is not None and is_in_working_directory and not run.get("force"):
-        listing.owners = FileOwners(rundir_of(run))
-        if not listing.owners.own:
+    lacks_list = False
+    if run is not None and not run.get("force") and not full.startswith(results_of(run) + b"/"):
+        owners = FileOwners(rundir_of(run))
+        lacks_list, listing.owners = not owners.own, owners if owners.own else None
+    try:
+        found = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
+        if run is not None and lacks_list:
             fields = {"own": f"{run['id']}:{path}", "dest": run["dest"]}
             fix = Fix("to take what is there now: `ipexctl fetch {own} {dest} --force`", **fields)
             raise AgentError(f"whose {decode_name(full)} is can't be told: {NO_LIST}", fix)
-    try:
-        found = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
         if os.path.isdir(found[0]):
             listing.add_lost(found[0], found[0] if is_contents(encode_name(path)) else os.path.dirname(found[0]))
         return found

@@ -12,6 +12,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.earlier_files import EarlierFiles, LookRequest
 from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session
@@ -41,12 +42,20 @@ def find_earlier_files(run: SentRun) -> Sequence[Fix]:
         reply = call(session, "files.checkpoint", "look", request, label=label, silence=PATIENCE)
         return tuple(entry.decode(EarlierFiles) for entry in reply.records("earlier"))
 
-    found = answers_of(list(run.nodes), run.pool, ask)
+    found = answers_of(first_of_stores(run.nodes, run.plan), run.pool, ask)
     for host, earlier in found.items():
         for entry in earlier:
             if entry.is_alive and entry.path == checkpoint:
                 raise StartError(refuse_live(entry, host))
     return describe_earlier(run.plan.id, found)
+
+
+def first_of_stores(nodes: Sequence[Host], plan: Plan) -> list[Host]:
+    """One host of each home: two calls in a home that hosts share would move the same files."""
+    firsts: dict[str, Host] = {}
+    for host in nodes:
+        firsts.setdefault(plan.stores.get(host.name, host.name), host)
+    return list(firsts.values())
 
 
 def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:

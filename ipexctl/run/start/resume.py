@@ -31,6 +31,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
+from ipexctl.run.start.earlier_runs import first_of_stores
 from ipexctl.run.start.exclusive import inspect_hosts
 from ipexctl.run.start.start_request import StartError, StartFailure, answers_of, refuse_bad_rank_counts
 from ipexctl.text import format_count
@@ -168,14 +169,14 @@ def keep_checkpoint(
             raise HostError("its list of checkpoints cannot be read", Fix("`ipexctl doctor`")) from None
 
     found = dict[str, tuple[KeptCheckpoint, HostCopies | None]]()
-    asking = list(nodes)
+    asking = first_of_stores(nodes, plan)
     for sets_aside in (False, True):
         keep["sets_aside"] = sets_aside
         found |= answers_of(asking, pool, ask)
         replaced = {name: kept for name, (kept, _) in found.items() if kept.path and kept.run not in asked.resumed}
         if replaced and (sets_aside or len(replaced) == sum(bool(kept.path) for kept, _ in found.values())):
             raise StartError(replaced_checkpoint(run, replaced, cwd, spec.typed))
-        asking = [host for host in nodes if host.name in replaced]
+        asking = [host for host in asking if host.name in replaced]
         keep["recorded"] = keep["recorded"] or next((kept.path for kept, _ in found.values() if kept.path), "")
         if not asking:
             break

@@ -62,7 +62,7 @@ def test_too_long_file_list_is_refused(tmp_path: Path, event: str) -> None:
         feed(tmp_path / "out", *(entries if event == "entries" else notes), limits=LIMITS._replace(total=10_000))
 
 
-LISTED = b'{"event": "listed", "from": "/x", "single": false, "since": 0}\n'
+LISTED = b'{"event": "listed", "from": "/x", "single": false, "older": []}\n'
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import resource
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_run import running
 
 from agent_helpers import other_pythons, wait_until
 from case_table import case_table
@@ -160,12 +160,14 @@ def deep(there: Path, out: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("path", ["./", "d", "**/f", None])
 def test_a_deep_tree_is_fetched(deep: Path, out: Path, path: str | None) -> None:
     if path is None:
+        with running(deep.parent / "home", "r-1", deep):
+            (deep / ("d/" * 1500 + "f")).write_text("deep")
         record = run_record("r-1", HERE, str(deep.parent / "home"), "", cwd=str(deep), started=time.time() - 100)
         order = order_of_run(record, None, str(out), rank=None, host=None, others=())
         done = fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
     else:
         done = run_fetch(deep, path, out)
-    assert (len(done.brought), done.failed) == (1, ())
+    assert ([name for name in done.brought if name.endswith("/f")] != [], done.failed) == (True, ())
     found = subprocess.run(("find", out, "-type", "f"), capture_output=True, check=True, text=True).stdout
     assert found.endswith("/d/d" * 700 + "/f\n")
     assert found.count("\n") == 1
@@ -374,21 +376,13 @@ def test_pipes_are_left_out(there: Path, out: Path) -> None:
     assert sorted(each.name for each in out.iterdir()) == ["good.pt"]
 
 
-def test_fetch_of_a_run_brings_its_record_and_new_files(tmp_path: Path) -> None:
+def test_fetch_of_a_run_brings_its_record_and_the_files_that_it_wrote(tmp_path: Path) -> None:
     home, cwd = tmp_path / "home", tmp_path / "home/code/p-1"
-    rundir = home / "runs/train-1"
-    for name in ("ranks/0000.out", "ranks/0000.err", "plan.json", "job.json", "agent.zip"):
-        write_file(rundir / name, b"{}")
-    (rundir / "status.json").write_text(json.dumps({"state": "ok", "started": time.time() - 100}))
     write_file(cwd / "old.csv")
-    brought = write_file(cwd / "train.py")
-    os.utime(brought)
-    seen = brought.stat()
-    rows = [["train.py", "f", 0o644, 1, "hash", [seen.st_size, seen.st_mtime_ns, seen.st_ino], True]]
-    (cwd / ".ipexctl").mkdir()
-    (cwd / ".ipexctl/state.json").write_text(json.dumps({"rows": rows}))
-    (cwd / "ck").mkdir()
-    (cwd / "ck/1.pt").write_bytes(b"weights")
+    with running(home, "train-1", cwd) as rundir:
+        for name in ("ranks/0000.out", "ranks/0000.err", "job.json", "agent.zip"):
+            write_file(rundir / name, b"{}")
+        write_file(cwd / "ck/1.pt", b"weights")
     record = run_record("train-1", HERE, str(home), "", cwd=str(cwd), started=time.time() - 100)
     order = order_of_run(record, None, str(tmp_path / "out"), rank=None, host=None, others=())
     done = fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
@@ -403,26 +397,22 @@ def test_fetch_of_a_run_brings_its_record_and_new_files(tmp_path: Path) -> None:
 
 
 def test_path_of_a_run_is_relative_to_the_cwd_of_its_plan(tmp_path: Path) -> None:
-    write_file(tmp_path / "work/ck/1.pt", b"weights")
-    write_file(tmp_path / "home/runs/old-1/plan.json", json.dumps({"cwd": str(tmp_path / "work")}).encode())
+    with running(tmp_path / "home", "old-1", tmp_path / "work"):
+        write_file(tmp_path / "work/ck/1.pt", b"weights")
     record = run_record("old-1", HERE, str(tmp_path / "home"), "")
     order = order_of_run(record, "ck/", str(tmp_path / "out"), rank=None, host=None, others=())
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("1.pt",)
 
 
-@pytest.mark.parametrize("has_status", [True, False])
 def test_files_older_than_the_run_are_fetched_by_path_and_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], *, has_status: bool
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    began = time.time() - 100
     ck = tmp_path / "work/ck"
     for name in ("old.pt", "older.pt"):
         write_file(ck / name)
-    (ck / "new.pt").write_bytes(b"weights")
-    if has_status:
-        write_file(tmp_path / "home/runs/r-1/status.json", json.dumps({"started": began}).encode())
-    since = 1.0 if has_status else began  # the clock of node0 decides
-    record = run_record("r-1", HERE, str(tmp_path / "home"), "", cwd=str(tmp_path / "work"), started=since)
+    with running(tmp_path / "home", "r-1", tmp_path / "work"):
+        (ck / "new.pt").write_bytes(b"weights")
+    record = run_record("r-1", HERE, str(tmp_path / "home"), "", cwd=str(tmp_path / "work"), started=1.0)
 
     def done(path: str | None) -> FetchResult:
         order = order_of_run(record, path, str(tmp_path / "out"), rank=None, host=None, others=())

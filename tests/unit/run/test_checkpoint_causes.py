@@ -25,7 +25,7 @@ COMPARE = "ipexctl exec -- env -C /c/p-1 sha256sum "
 def cause_of(text: str, argv: tuple[str, ...] = ("train.py",), **asked: object) -> tuple[str, str, str]:
     rows = [({"state": state, "exit_code": 1}, text if state == "failed" else "") for state in ("stopped", "failed")]
     first = {"kind": "exit", "rank": 1, "host": "node2", "exit_code": 1, "at": 1012.0}
-    plan = {"cwd": "/c/p-1", "asked": {"argv": list(argv), **asked}}
+    plan = {"cwd": "/c/p-1", "command": ["python", *argv], "asked": {"argv": list(argv), **asked}}
     cause = diagnose(read_snapshot(*account(rows, first=first, plan=plan), "node1")).cause
     assert cause is not None
     return cause.id, cause.sentence, str(cause.fix)
