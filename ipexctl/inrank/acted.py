@@ -26,6 +26,8 @@ class ActingLever:
         self.is_in_step = False
         """True once it has acted since the last step."""
         self.steps = 0
+        self.detail = ""
+        """What is said beside that it is on."""
         self.failed = ""
         """What failed while it acted."""
         self._reason = ""
@@ -37,7 +39,7 @@ class ActingLever:
     def act(self) -> None:
         if not self.has_acted:
             self.has_acted = True
-            self.tell(f"{self.option} is on")
+            self.tell(f"{self.option} is on{self.detail}")
             if self._variable and self._process > 0:
                 os.environ[self._variable] = "told"  # for children
         self.is_in_step = True

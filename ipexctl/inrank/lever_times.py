@@ -22,6 +22,7 @@ LONGEST = 0.05
 MOST_NUMBERS = 8 << 20
 """Numbers in a tensor; the products' tensors have fewer rows, the optimizer fewer parameters."""
 ROUNDS = 3
+HALF = {"bf16": "bfloat16", "fp16": "float16"}
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
@@ -34,8 +35,8 @@ def measure_levers(
     *,
     is_busy: bool,
 ) -> list[dict[str, Any]]:
-    """`forwards`: fp32 product of the forward → its seconds and calls; None for the other products. Returns each lever
-    with the seconds of all products, or of the optimizer, now and with it."""
+    """`forwards`: product of the forward, in fp32 or left to torch in half → its seconds and calls; None for the other
+    products. Returns each lever with the seconds of all products, or of the optimizer, now and with it."""
     levers, threads = [], torch.get_num_threads()
     clock = time.process_time if is_busy or threads == 1 else time.perf_counter
     try:
@@ -43,7 +44,7 @@ def measure_levers(
             torch.set_num_threads(1)
         if any(forwards):
             forms = measure_products(torch, forwards, clock)
-            names = (("autocast", "autocast"), ("fp32_math", "rounded"))
+            names = (("autocast", "autocast"), ("fp32_math", "rounded"), ("half_math", "widened"))
             levers = [(name, product_seconds, forms[form]) for name, form in names]
         if optimizer_seconds:
             levers.append(("fused_optimizer", optimizer_seconds, measure_fused(torch, optimizer, clock)))
@@ -56,19 +57,22 @@ def measure_levers(
 def measure_products(torch: Any, forwards: Mapping[Any, Any], clock: Callable[[], float]) -> dict[str, float]:
     """Form → time of all products in it, relative to now; 0 for a form that these cores or this torch lack."""
     until = time.monotonic() + MOST_SECONDS
-    forms = ["now", *(["autocast"] if has_bf16() else []), *([] if is_rounding(torch) else ["rounded"])]
-    took = dict.fromkeys(forms, 0.0)
+    of_fp32 = [*(["autocast"] if has_bf16() else []), *([] if is_rounding(torch) else ["rounded"])]
+    of_type = {"fp32": of_fp32, **dict.fromkeys(HALF, ["widened"])}
+    types = dict.fromkeys(kind[3] for kind in forwards if kind is not None)
+    took = dict.fromkeys(["now", *(form for dtype in types for form in of_type[dtype])], 0.0)
     for kind in sorted(forwards, key=lambda each: -forwards[each][0]):
         seconds, calls = forwards[kind]
         best: dict[str, float] = {}
         if kind is not None and time.monotonic() < until:
             with contextlib.suppress(RuntimeError, TypeError, ValueError):  # counts as unchanged
                 product = make_product(torch, kind, seconds / calls)
+                forms = ("now", *of_type[kind[3]])
                 runs = {form: functools.partial(run_product, torch, form, *product) for form in forms}
                 best = fastest(runs, until, clock)
-        for form in forms:
-            took[form] += seconds * (best[form] / best["now"] if best else 1.0)
-    return {form: took[form] / took["now"] if form in took else 0.0 for form in ("autocast", "rounded")}
+        for form in took:
+            took[form] += seconds * (best[form] / best["now"] if form in best else 1.0)
+    return {form: took[form] / took["now"] if form in took else 0.0 for form in ("autocast", "rounded", "widened")}
 
 
 def fastest(forms: Mapping[str, Callable[[], object]], until: float, clock: Callable[[], float]) -> dict[str, float]:
@@ -86,7 +90,7 @@ def fastest(forms: Mapping[str, Callable[[], object]], until: float, clock: Call
 
 def make_product(torch: Any, kind: Any, seconds: float) -> tuple[Callable[..., Any], list[Any], Any]:
     """The function, its inputs, and the gradient of its result."""
-    name, shapes, options = kind
+    name, shapes, options, dtype = kind
     share = max(1.0, seconds / LONGEST, *(numbers(shape) / MOST_NUMBERS for shape in shapes))
     rows = max(1, int(shapes[0][0] / share))
     has_rows = (True, name != "linear" and name != "conv", True)
@@ -98,9 +102,10 @@ def make_product(torch: Any, kind: Any, seconds: float) -> tuple[Callable[..., A
         function = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=options)
     else:
         function = torch.nn.functional.linear if name == "linear" else torch.bmm
-    inputs = [torch.full(shape, 0.5, dtype=torch.float32, requires_grad=True) for shape in shapes]
+    of_torch = getattr(torch, HALF.get(dtype, "float32"))
+    inputs = [torch.full(shape, 0.5, dtype=of_torch, requires_grad=True) for shape in shapes]
     with torch.no_grad():
-        return function, inputs, torch.ones_like(function(*inputs))
+        return function, inputs, torch.ones_like(function(*(each.float() for each in inputs)))
 
 
 def numbers(shape: Any) -> int:
@@ -113,7 +118,7 @@ def numbers(shape: Any) -> int:
 def run_product(torch: Any, form: str, function: Callable[..., Any], inputs: list[Any], gradient: Any) -> None:
     with torch.enable_grad(), rounding(torch) if form == "rounded" else contextlib.nullcontext():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=form == "autocast"):
-            result = function(*inputs)
+            result = function(*((each.float() for each in inputs) if form == "widened" else inputs))
         torch.autograd.grad(result.float(), inputs, gradient)
 
 
@@ -163,6 +168,11 @@ def measure_fused(torch: Any, optimizer: Any, clock: Callable[[], float]) -> flo
         best = fastest(runs, time.monotonic() + MOST_SECONDS, clock)
         return best["fused"] / best["now"]
     return 0.0
+
+
+def is_half_left() -> bool:
+    """True if the user leaves products of half precision to torch."""
+    return os.environ.get("IPEXCTL_HALF_MATH") == "own"
 
 
 def has_bf16() -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from typing import Any, Iterable, NamedTuple, Sequence
+from typing import Any, Collection, Iterable, NamedTuple, Sequence
 
 Spans = Sequence["tuple[int, int]"]
 
@@ -286,11 +286,14 @@ def is_product(event: Event) -> bool:
     return event.name in PRODUCTS or event.name.startswith(("aten::mkldnn_convolution", "aten::convolution_backward"))
 
 
-def forward_of(event: Event) -> Any:
-    """Name, shapes and options of a product, to repeat it; None for another operator, or in another type."""
+def forward_of(event: Event, types: Collection[str] = ("fp32",)) -> Any:
+    """Name, shapes, options and type of a product, to repeat it; None for another operator, or in another type."""
+    kind, dtype = kind_of(event), describe_inputs(event)[1]
+    return None if kind is None or dtype not in types else (*kind, dtype)
+
+
+def kind_of(event: Event) -> Any:
     name, shapes = event.name, event.shapes
-    if describe_inputs(event)[1] != "fp32":
-        return None
     try:
         if name in PRODUCTS:
             first, second, dimension = PRODUCTS[name]
@@ -309,8 +312,9 @@ def forward_of(event: Event) -> Any:
     return None
 
 
-def sum_operators(events: Iterable[Event]) -> Operators:
-    """The operators with most time of their own, and the FLOPs; an operator inside a counted one does not count."""
+def sum_operators(events: Iterable[Event], types: Collection[str] = ("fp32",)) -> Operators:
+    """The operators with most time of their own, and the FLOPs; an operator inside a counted one does not count.
+    `types`: of products to be repeated."""
     times: dict[tuple[str, str, str], list[int]] = {}
     of_dtype: dict[str, int] = {}
     forwards: dict[Any, list[float]] = {}
@@ -341,7 +345,7 @@ def sum_operators(events: Iterable[Event]) -> Operators:
         if not is_counted and (flops or is_product(event)):
             multiplied += duration
             if not is_backward:
-                of_kind = forwards.setdefault(forward_of(event), [0.0, 0])
+                of_kind = forwards.setdefault(forward_of(event, types), [0.0, 0])
                 of_kind[0] += duration / 1e9
                 of_kind[1] += 1
         if not is_counted and is_product(event):

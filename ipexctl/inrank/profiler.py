@@ -28,7 +28,7 @@ from typing import Any, Callable, Iterator, Protocol
 
 from . import profile_parts
 from .gloo_threads import wait_for_gloo
-from .lever_times import measure_levers
+from .lever_times import HALF, is_half_left, measure_levers
 from .profile_parts import Event
 
 VARIABLE = "IPEXCTL_PROFILE"
@@ -230,7 +230,8 @@ class StepProfiler:
             return
         events = [event for event in read_events(results) if event.begin < self._edges[-1]]
         times = profile_parts.split_window(events, self._edges, self._marks)
-        operators = profile_parts.sum_operators(events)
+        types = ("fp32", *(HALF if is_half_left() else ()))
+        operators = profile_parts.sum_operators(events, types)
         trace = self._save_trace(results)
         del events, results
         peak, spread = self._measure_peak(operators.dtype)

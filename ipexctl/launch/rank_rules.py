@@ -29,6 +29,7 @@ from ipexctl.node.common.rank_options import (
     AUTOCAST,
     FP32_MATH,
     FUSED_OPTIMIZER,
+    HALF_MATH,
     SHARE_WEIGHTS,
     WIRE,
     Choice,
@@ -42,6 +43,7 @@ OLDEST_ROUNDING: Final[Version] = (2, 3)
 """As in `node/run/rank/rank_hooks.py`. Before, only IPEX rounds on CPUs."""
 OLDEST_FUSED: Final[Version] = (2, 4)
 """The first torch with fused optimizers for CPUs."""
+OLDEST_HALF: Final[Version] = (2, 0)
 _BF16_TIERS: Final = ("avx512_bf16", "amx")
 _INSTRUCTIONS: Final = "bf16 instructions (AMX or AVX512_BF16)"
 
@@ -77,6 +79,16 @@ def _choose_fp32_math(context: LaunchContext) -> Choice:
         return FP32_MATH.off._replace(reason=against)
     without = tuple(node.name for node in context.nodes if node.facts.cpu.tier != "amx")
     return Choice(mode, "no-amx" if without else "asked", without)
+
+
+def _choose_half_math(context: LaunchContext) -> Choice:
+    """The ranks measure what gains. `no-bf16` names the hosts whose bf16 does."""
+    if context.gathered.asked.half_math == "own":
+        return HALF_MATH.off
+    if (against := obstacle_of_hooks(context, OLDEST_HALF)) is not None:
+        return HALF_MATH.off._replace(reason=against)
+    without = hosts_without_bf16(context.nodes)
+    return Choice("auto", "no-bf16" if without else "default", without)
 
 
 def _choose_autocast(context: LaunchContext) -> Choice:
@@ -118,6 +130,12 @@ RULES: Final = (
         },
     ),
     RankRule(
+        HALF_MATH,
+        _choose_half_math,
+        "`auto` multiplies bf16 and fp16 in fp32 where ranks measure that it is faster, `own` leaves them to torch",
+        oldest=OLDEST_HALF,
+    ),
+    RankRule(
         AUTOCAST,
         _choose_autocast,
         "models run under bf16 autocast; parameters, optimizer state and checkpoints stay fp32",
@@ -147,8 +165,9 @@ def choose_rank_options(context: LaunchContext) -> Plan:
 def settings(context: LaunchContext) -> Iterator[Setting]:
     for rule in RULES:
         choice = context.plan.choice(rule.option)
-        if choice.mode != rule.option.off.mode:
-            reason = f"{rule.reason.format(mode=choice.mode)} ({_flag(context, rule.option)})"
+        if choice.mode != rule.option.off.mode or (rule.option.is_measured and choice.reason == "asked"):
+            without = f"; no {_INSTRUCTIONS} on {fold(choice.hosts)}" * (choice.reason == "no-bf16")
+            reason = f"{rule.reason.format(mode=choice.mode)} ({_flag(context, rule.option)}){without}"
             yield Setting(rule.option.variable, rule.value(choice), reason)
 
 

@@ -93,6 +93,11 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "Multiply fp32 matrices as they are, or with inputs rounded to bf16, for AMX (default: {default}).",
         panel=_RANKS,
     ),
+    "half_math": Declaration(
+        "--half-math",
+        "Multiply bf16 and fp16 in fp32 where that is faster, or leave them to torch (default: {default}).",
+        panel=_RANKS,
+    ),
     "fast": Declaration(
         "--fast",
         "Train an unchanged script faster: --autocast bf16 if all processors have it, and --fused-optimizer.",

@@ -108,8 +108,9 @@ def _precision(plan: Plan) -> Iterator[str]:
     if not plan.uses(AUTOCAST):
         yield "the script's own"
     for option in RANK_OPTIONS.values():
-        if option.shown and plan.uses(option):
-            yield option.shown.format(mode=plan.choice(option).mode)
+        choice = plan.choice(option)
+        if option.shown and plan.uses(option) and (choice.hosts or not option.is_measured):
+            yield option.shown.format(mode=choice.mode, hosts=fold(choice.hosts))
 
 
 def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:

@@ -18,6 +18,7 @@ Wire = Literal["fp32", "bf16", "int8"]
 Fp32Math = Literal["fp32", "bf16"]
 ShareWeights = Literal["auto", "off"]
 Autocast = Literal["auto", "off", "bf16"]
+HalfMath = Literal["auto", "own"]
 OnHang = Literal["report", "dump", "stop"]
 OnNan = Literal["report", "stop"]
 
@@ -57,6 +58,8 @@ class Asked(NamedTuple):
     """Numbers in which gradients cross the network."""
     fp32_math: Fp32Math = "fp32"
     """`bf16` rounds the inputs of fp32 products."""
+    half_math: HalfMath = "auto"
+    """`auto`: ranks multiply bf16 and fp16 in fp32 where they measure that it is faster. `own`: torch's own products."""
     share_weights: ShareWeights = "auto"
     """`auto`: frozen parameters are one copy a host."""
     mpi: str = "auto"

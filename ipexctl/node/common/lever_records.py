@@ -62,21 +62,23 @@ class Lever(NamedTuple):
 
 
 def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
-    """What became of each option that was asked for, on any rank."""
-    notes: dict[str, list[LeverNote]] = {
-        option.name: [] for option in RANK_OPTIONS.values() if option.is_lever and mode_asked(plan.asked, option)
-    }
+    """What became of each option that was asked for, and of a measured one that some rank tells of."""
+    notes: dict[str, list[LeverNote]] = {name: [] for name, option in RANK_OPTIONS.items() if option.is_lever}
     for rank in ranks:
         for note in rank[: len(notes)]:
             if note.name in notes:
                 notes[note.name].append(note)
-    return tuple(_became(name, found, plan) for name, found in notes.items())
+    return tuple(
+        _became(name, found, plan)
+        for name, found in notes.items()
+        if mode_asked(plan.asked, RANK_OPTIONS[name]) or (found and RANK_OPTIONS[name].is_measured)
+    )
 
 
 def _became(name: str, notes: Sequence[LeverNote], plan: Plan) -> Lever:
     option = RANK_OPTIONS[name]
     choice = plan.choice(option)
-    lever = Lever(name, option.typed.format(mode=mode_asked(plan.asked, option)))
+    lever = Lever(name, option.typed.format(mode=mode_asked(plan.asked, option) or option.modes[0]))
     acted = [note for note in notes if note.acted]
     if acted:
         reason = next((note.reason for note in acted if note.reason), "")

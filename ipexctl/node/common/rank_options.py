@@ -44,8 +44,12 @@ class RankOption(NamedTuple):
     """True if the end of a run tells what became of it."""
     is_of_fast: bool = False
     """True if --fast asks for it, too, unless the call says otherwise."""
+    is_measured: bool = False
+    """True if it is on unless the call says otherwise, and acts where ranks measure a gain; if it is off, they measure
+    only. The end of a run tells of it if a rank does."""
     shown: str = ""
-    """Its words in the line `precision` of a dry run, with `{mode}`; empty if it changes no precision."""
+    """Its words in the line `precision` of a dry run, with `{mode}` and `{hosts}`, if the choice names hosts; empty if
+    it changes no precision."""
 
     @property
     def advice(self) -> str:
@@ -68,6 +72,10 @@ FP32_MATH = RankOption(
     "fp32_math", "IPEXCTL_FP32_MATH", "--fp32-math {mode}", off=Choice("fp32", "default"), modes=("bf16",),
     shown="fp32 matrices with {mode} inputs",
 )  # fmt: skip
+HALF_MATH = RankOption(
+    "half_math", "IPEXCTL_HALF_MATH", "--half-math {mode}", off=Choice("own", "asked"), modes=("auto",),
+    is_measured=True, shown="bf16 multiplied in fp32: no bf16 instructions on {hosts}",
+)  # fmt: skip
 AUTOCAST = RankOption(
     "autocast", "IPEXCTL_AUTOCAST", "--autocast {mode}", off=Choice("off", "default"), modes=("bf16",),
     is_of_fast=True, shown="autocast {mode}",
@@ -77,7 +85,7 @@ FUSED_OPTIMIZER = RankOption(
     is_of_fast=True,
 )  # fmt: skip
 RANK_OPTIONS: Mapping[str, RankOption] = {
-    each.name: each for each in (AUTOCAST, FUSED_OPTIMIZER, FP32_MATH, ALLREDUCE, WIRE, SHARE_WEIGHTS)
+    each.name: each for each in (AUTOCAST, FUSED_OPTIMIZER, FP32_MATH, HALF_MATH, ALLREDUCE, WIRE, SHARE_WEIGHTS)
 }
 """In the order in which reports name them."""
 ALL_OFF: Mapping[str, Choice] = {name: each.off for name, each in RANK_OPTIONS.items()}

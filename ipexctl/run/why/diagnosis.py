@@ -28,6 +28,7 @@ from ipexctl.node.common.records import (
     describe_mismatches,
     describe_successes,
 )
+from ipexctl.node.common.rank_options import HALF_MATH
 from ipexctl.node.run.decisions.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks, name_ranks
@@ -430,7 +431,10 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     if (text := describe_apart(status.group)) and not is_explained:
         notes.append(text)
     notes.extend(status.training_notes)
-    notes.extend(lever.sentence for lever in status.levers if lever.asked and status.is_over)
+    # A live run can be slow because the user turned this one off.
+    told_early = () if snapshot.context.plan.uses(HALF_MATH) else (HALF_MATH.name,)
+    levers = [lever for lever in status.levers if lever.asked and (status.is_over or lever.name in told_early)]
+    notes.extend(lever.sentence for lever in levers)
     notes.extend(describe_successes(status.ranks))
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"

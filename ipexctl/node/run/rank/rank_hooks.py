@@ -76,6 +76,7 @@ def begin() -> None:
         install_meter,
         install_profile,
         install_fp32_math,
+        install_half_math,
         install_fast,
     ):
         try:
@@ -306,6 +307,11 @@ def round_inputs_of_ipex(ipex: Any) -> None:
         tell(*FP32_OPTION, f"off: {describe(error)}")
     else:
         tell(*FP32_OPTION, "on")
+
+
+def install_half_math() -> None:
+    if os.environ.get("IPEXCTL_HALF_MATH"):
+        call_after_import("torch", lambda torch: call_in_rank("half_math", "watch_half_types", torch))
 
 
 def tell(variable: str, option: str, state: str) -> None:
