@@ -20,11 +20,12 @@ import os
 import sys
 import time
 import warnings
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import torch
 
-from .acted import ActingLever
+from .acted import ActingLever, acting_levers
+from .lever_times import fastest
 from .meter import COMPILER, is_new_enough
 
 VARIABLE = "IPEXCTL_HALF_MATH"
@@ -33,12 +34,15 @@ WORTH = 1.2
 """Least gain of a kind of product, so that noise does not decide."""
 CLEAR = 8.0
 """Gain of a small sample that makes a larger one needless, which torch's loops would need 100 ms for."""
-ROUNDS = 3
+SECONDS = 0.02
+"""After that, a sample is timed once more at most."""
 LARGE_CONVOLUTION = 1 << 18
 """Products of numbers from which a convolution is measured with 32 channels instead of 4."""
 BLOCK, DEPTH = 4 << 20, 4096
 """Numbers of a matrix that are widened at once (16 MB), and rows of the second factor among them."""
-aten = torch.ops.aten
+aten, DispatchKey = torch.ops.aten, torch._C.DispatchKey
+Kind = Optional[tuple]  # type: ignore[type-arg]  # Python 3.8 cannot subscript it here
+"""What the speed of a call depends on; None for a call that torch refuses."""
 
 
 class Product(NamedTuple):
@@ -46,73 +50,30 @@ class Product(NamedTuple):
     """torch's own kernel, for all types."""
     wide: Callable[..., Any]
     """The same for half tensors, computed in fp32."""
-    kind_of: Callable[..., tuple[Any, ...] | None]
-    """Arguments of a call → what its speed depends on; None for a call that torch refuses."""
-    samples: Callable[..., Sequence[tuple[Any, ...]]]
-    """Type and kind → arguments of calls to measure, the smallest first."""
+    kind_of: Callable[..., Kind]
+    """Arguments of a call → its kind."""
+    samples: Callable[..., Iterable[tuple[Any, ...]]] | None
+    """Type and kind → arguments of calls to measure, the smallest first; None if the gain is known."""
+    key: str = "CPU"
+    """Dispatch key of the kernel."""
 
 
-def is_turned(matrix: Any) -> bool:
-    """True if the numbers of a column, not of a row, lie side by side."""
-    return bool(matrix.stride(-2) == 1 and matrix.stride(-1) != 1)
+def into_new(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The form of a product with `out`, whose kernel stays torch's own."""
+    return lambda *args, **options: function(*args, **options, out=torch.empty(0, dtype=args[0].dtype))
 
 
-def kind_of_factors(a: Any, b: Any) -> tuple[Any, ...] | None:
-    """Layouts, rows of the first factor, and size of the second one, in a few classes."""
-    dimensions = a.dim()
-    if dimensions != b.dim() or a.dtype is not b.dtype or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-        return None
-    rows, numbers = a.shape[-2], b.shape[-2] * b.shape[-1]
-    few = 1 if rows == 1 else 4 if rows < 8 else 16 if rows < 32 else 64
-    size = 16 if numbers < 1 << 10 else 64 if numbers < 1 << 14 else 256
-    return dimensions, is_turned(a), is_turned(b), few, size
+def composite(name: str, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
+    """torch's kernel of an operator that has one for all devices, which no kernel for CPUs replaces."""
+    return functools.partial(getattr(aten, name).default._op_dk, getattr(DispatchKey, key))
 
 
-def kind_of_sum(c: Any, a: Any, b: Any, **_: Any) -> tuple[Any, ...] | None:
-    return kind_of_factors(a, b) if c.dtype is a.dtype else None
-
-
-def filled(dtype: Any, *shape: int, turned: bool = False) -> Any:
-    shape = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-    matrix = torch.full(shape, 0.5, dtype=dtype)
-    return matrix.transpose(-1, -2) if turned else matrix
-
-
-def sample_factors(dtype: Any, dimensions: int, first: bool, second: bool, rows: int, size: int) -> Any:
-    batch = (2,) * (dimensions - 2)
-    for most_rows, most in ((8, 128), (rows, size)):
-        high, wide = min(rows, most_rows), min(size, most)
-        yield filled(dtype, *batch, high, wide, turned=first), filled(dtype, *batch, wide, wide, turned=second)
-
-
-def sample_sum(dtype: Any, *kind: Any) -> Any:
-    for a, b in sample_factors(dtype, *kind):
-        yield filled(dtype, b.shape[-1]), a, b
-
-
-def own_mm(a: Any, b: Any) -> Any:
-    return torch.mm(a, b, out=torch.empty(0, dtype=a.dtype))
-
-
-def own_bmm(a: Any, b: Any) -> Any:
-    return torch.bmm(a, b, out=torch.empty(0, dtype=a.dtype))
-
-
-def own_addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return torch.addmm(c, a, b, beta=beta, alpha=alpha, out=torch.empty(0, dtype=a.dtype))
-
-
-def own_baddbmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return torch.baddbmm(c, a, b, beta=beta, alpha=alpha, out=torch.empty(0, dtype=a.dtype))
-
-
-def wide_mm(a: Any, b: Any) -> Any:
-    return wide_addmm(None, a, b, beta=0)
+own_addmm, own_baddbmm = into_new(torch.addmm), into_new(torch.baddbmm)
+own_convolution, own_convolution_backward = composite("convolution"), composite("convolution_backward")
 
 
 def wide_addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     (rows, depth), columns = a.shape, b.shape[1]
-    c = a.new_zeros(1) if c is None or beta == 0 else c  # with 0, torch ignores even nan
     deep = max(1, min(depth, DEPTH))
     wide = max(1, min(columns, BLOCK // deep))
     high = max(1, BLOCK // max(deep, wide))
@@ -130,50 +91,77 @@ def wide_addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return result
 
 
-def wide_bmm(a: Any, b: Any) -> Any:
-    return wide_baddbmm(a.new_zeros(1), a, b, beta=0)
-
-
 def wide_baddbmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    batch, rows, columns = a.shape[0], a.shape[1], b.shape[2]
+    (batch, rows, depth), columns = a.shape, b.shape[2]
     c, result = c.expand(batch, rows, columns), a.new_empty((batch, rows, columns))
-    step = max(1, BLOCK // max(1, rows * columns, a.shape[1] * a.shape[2], b.shape[1] * b.shape[2]))
+    step = max(1, BLOCK // max(1, rows * columns, rows * depth, depth * columns))
     for at in range(0, batch, step):
         part = slice(at, at + step)
         result[part] = own_baddbmm(c[part].float(), a[part].float(), b[part].float(), beta=beta, alpha=alpha)
     return result
 
 
-def widened(own: Callable[..., Any], kept: tuple[int, ...] = ()) -> Callable[..., Any]:
-    """A kernel for half tensors that calls one for fp32. `kept`: results that the kernel for half has in fp32, too."""
+def without_sum(wide: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b: wide(a.new_zeros(1), a, b, beta=0)
+
+
+def widened(own: Callable[..., Any], kept: int | None = None) -> Callable[..., Any]:
+    """A kernel for half tensors that calls one for fp32. `kept`: result that the kernel for half has in fp32, too."""
 
     def to_fp32(value: Any) -> Any:
         return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
 
     def call(*args: Any, **options: Any) -> Any:
-        half = args[0].dtype
-        found = own(*map(to_fp32, args), **{name: to_fp32(value) for name, value in options.items()})
-        if isinstance(found, torch.Tensor):
-            return found.to(half)
-        is_wide = [isinstance(each, torch.Tensor) and each.dtype is torch.float32 for each in found]
-        return tuple(each.to(half) if is_wide[at] and at not in kept else each for at, each in enumerate(found))
+        def to_half(result: Any) -> Any:
+            is_wide = isinstance(result, torch.Tensor) and result.dtype is torch.float32
+            return result.to(args[0].dtype) if is_wide else result
+
+        results = own(*map(to_fp32, args), **{name: to_fp32(value) for name, value in options.items()})
+        if isinstance(results, torch.Tensor):
+            return to_half(results)
+        return tuple(result if at == kept else to_half(result) for at, result in enumerate(results))
 
     return call
 
 
-def kind_of_convolution(x: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, ...] | None:
+def kind_of_factors(a: Any, b: Any) -> Kind:
+    """Layouts, rows of the first factor, and size of the second one, in a few classes."""
+    if a.dim() != b.dim() or a.dtype is not b.dtype or (a.shape[-1], *a.shape[:-2]) != (b.shape[-2], *b.shape[:-2]):
+        return None
+    rows, numbers = a.shape[-2], b.shape[-2] * b.shape[-1]
+    few = 1 if rows == 1 else 4 if rows < 8 else 16 if rows < 32 else 64
+    size = 16 if numbers < 1 << 10 else 64 if numbers < 1 << 14 else 256
+    # A factor is turned if the numbers of a column, not of a row, lie side by side.
+    return a.dim(), *(x.stride(-2) == 1 and x.stride(-1) != 1 for x in (a, b)), few, size
+
+
+def kind_of_sum(c: Any, a: Any, b: Any, **_: Any) -> Kind:
+    return kind_of_factors(a, b) if c.dtype is a.dtype else None
+
+
+def filled(dtype: Any, *shape: int, is_turned: bool = False) -> Any:
+    matrix = torch.full((*shape[:-2], shape[-1], shape[-2]) if is_turned else shape, 0.5, dtype=dtype)
+    return matrix.transpose(-1, -2) if is_turned else matrix
+
+
+def sample_factors(dtype: Any, dimensions: int, first: bool, second: bool, rows: int, size: int) -> Any:
+    for most_rows, most in ((8, 128), (rows, size)):
+        batch, high, wide = (2,) * (dimensions - 2), min(rows, most_rows), min(size, most)
+        yield filled(dtype, *batch, high, wide, is_turned=first), filled(dtype, *batch, wide, wide, is_turned=second)
+
+
+def sample_sum(dtype: Any, *kind: Any) -> Any:
+    return ((b.new_zeros(1), a, b) for a, b in sample_factors(dtype, *kind))
+
+
+def kind_of_convolution(x: Any, weight: Any, bias: Any, *options: Any) -> Kind:
     if x.dtype is not weight.dtype or (bias is not None and bias.dtype is not x.dtype):
         return None
-    transposed, groups = options[3], options[5]
     is_large = x.numel() // max(1, x.shape[1]) * weight.numel() > LARGE_CONVOLUTION
-    return transposed, groups > 1, 32 if is_large else 4, tuple(min(size, 3) for size in weight.shape[2:])
+    return options[3], options[5] > 1, 32 if is_large else 4, tuple(min(size, 3) for size in weight.shape[2:])
 
 
-def kind_of_convolution_backward(gradient: Any, x: Any, weight: Any, *options: Any) -> tuple[Any, ...] | None:
-    return kind_of_convolution(x, weight, gradient, *options[1:-1])
-
-
-def sample_convolution(dtype: Any, transposed: bool, is_grouped: bool, channels: int, kernel: tuple[int, ...]) -> Any:
+def sample_convolution(dtype: Any, transposed: bool, is_grouped: bool, channels: int, kernel: Any) -> Any:
     axes, groups = len(kernel), channels if is_grouped else 1
     x = filled(dtype, 1, channels, *(max(3, round(256 ** (1 / axes))),) * axes)
     weight = filled(dtype, channels, channels // groups, *kernel)
@@ -182,141 +170,113 @@ def sample_convolution(dtype: Any, transposed: bool, is_grouped: bool, channels:
 
 def sample_convolution_backward(dtype: Any, *kind: Any) -> Any:
     for x, weight, _, *options in sample_convolution(dtype, *kind):
-        gradient = torch.ones_like(own_convolution(x.float(), weight.float(), None, *options)).to(dtype)
-        yield gradient, x, weight, None, *options, [True, True, False]
+        result = own_convolution(x.float(), weight.float(), None, *options)
+        yield torch.ones_like(result, dtype=dtype), x, weight, None, *options, [True, True, False]
 
 
-def composite(name: str) -> Callable[..., Any]:
-    """torch's kernel of an operator that has one for all devices, which no kernel for CPUs replaces."""
-    return functools.partial(getattr(aten, name).default._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
-
-
-own_convolution = composite("convolution")
-own_convolution_backward = composite("convolution_backward")
-
-
-def kind_of_attention(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> tuple[Any, ...] | None:
+def kind_of_attention(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Kind:
     is_alike = q.dtype is k.dtype and q.dtype is v.dtype
     return (q.shape[-1], *(min(64, 1 << x.shape[-2].bit_length()) for x in (q, k))) if is_alike else None
-
-
-def kind_of_attention_backward(gradient: Any, *tensors: Any, **_: Any) -> tuple[Any, ...] | None:
-    return kind_of_attention(*tensors) if gradient.dtype is tensors[0].dtype else None
 
 
 def sample_attention(dtype: Any, numbers: int, rows: int, columns: int) -> Any:
     yield (filled(dtype, 1, 4, rows, numbers), *(filled(dtype, 1, 4, columns, numbers),) * 2)
 
 
+def attention_products() -> dict[str, Product]:
+    """The kernels of attention. A torch without `get_kernel` cannot call them once they are replaced; there, attention
+    is widened above autograd."""
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    if not hasattr(torch.library, "get_kernel"):
+        name = "scaled_dot_product_attention"
+        own = composite(name, "CompositeImplicitAutograd")
+        # The backward pass is what is slow.
+        kind_of = lambda q, *args, **_: kind_of_attention(q, *args) if q.requires_grad else None  # noqa: E731
+        return {name: Product(own, widened(own), kind_of, None, "AutogradCPU")}
+    keys = torch._C.DispatchKeySet(DispatchKey.CPU)
+    own, own_backward = (
+        functools.partial(torch.library.get_kernel(f"aten::{each}", "CPU").call_boxed, keys)
+        for each in (name, f"{name}_backward")
+    )
+
+    def sample_backward(dtype: Any, *kind: Any) -> Any:
+        for q, k, v in sample_attention(dtype, *kind):
+            result, sums, *_ = own(q.float(), k.float(), v.float(), 0.0, False)
+            yield torch.ones_like(q), q, k, v, result.to(dtype), sums, 0.0, False
+
+    return {
+        name: Product(own, widened(own, kept=1), kind_of_attention, sample_attention),
+        f"{name}_backward": Product(
+            own_backward,
+            widened(own_backward),
+            lambda gradient, *args, **_: kind_of_attention(*args) if gradient.dtype is args[0].dtype else None,
+            sample_backward,
+        ),
+    }
+
+
 PRODUCTS = {
-    "mm": Product(own_mm, wide_mm, kind_of_factors, sample_factors),
-    "bmm": Product(own_bmm, wide_bmm, kind_of_factors, sample_factors),
+    "mm": Product(into_new(torch.mm), without_sum(wide_addmm), kind_of_factors, sample_factors),
+    "bmm": Product(into_new(torch.bmm), without_sum(wide_baddbmm), kind_of_factors, sample_factors),
     "addmm": Product(own_addmm, wide_addmm, kind_of_sum, sample_sum),
     "baddbmm": Product(own_baddbmm, wide_baddbmm, kind_of_sum, sample_sum),
     "convolution": Product(own_convolution, widened(own_convolution), kind_of_convolution, sample_convolution),
     "convolution_backward": Product(
         own_convolution_backward,
         widened(own_convolution_backward),
-        kind_of_convolution_backward,
+        lambda gradient, x, weight, _, *options: kind_of_convolution(x, weight, gradient, *options),
         sample_convolution_backward,
     ),
 }
 FIRST_KINDS = (
-    ("mm", (2, False, True, 64, 256)),
-    ("mm", (2, False, False, 64, 256)),
-    ("mm", (2, True, False, 64, 256)),
+    *(("mm", (2, first, second, 64, 256)) for first, second in ((False, True), (False, False), (True, False))),
     ("convolution", (False, False, 32, (3, 3))),
 )
 """Products of a forward and a backward pass that decide whether a type is slow."""
 
 
-def attention_products() -> dict[str, Product]:
-    """The kernels of attention, which only a torch with `get_kernel` can call once they are replaced. An older one
-    keeps its own."""
-    get_kernel = getattr(torch.library, "get_kernel", None)
-    name = "_scaled_dot_product_flash_attention_for_cpu"
-    if get_kernel is None or not hasattr(aten, name):
-        return {}
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-    own, own_backward = (
-        functools.partial(get_kernel(f"aten::{each}", "CPU").call_boxed, keys) for each in (name, f"{name}_backward")
-    )
-
-    def sample_backward(dtype: Any, *kind: Any) -> Any:
-        for q, k, v in sample_attention(dtype, *kind):
-            found = own(q.float(), k.float(), v.float(), 0.0, False)
-            yield torch.ones_like(q), q, k, v, found[0].to(dtype), found[1], 0.0, False
-
-    return {
-        name: Product(own, widened(own, kept=(1,)), kind_of_attention, sample_attention),
-        f"{name}_backward": Product(own_backward, widened(own_backward), kind_of_attention_backward, sample_backward),
-    }
-
-
-def measure_gain(product: Product, dtype: Any, kind: tuple[Any, ...]) -> float:
-    """How many times as long torch's kernel takes; 0 if it cannot be told."""
-    gain = 0.0
-    try:
-        for arguments in product.samples(dtype, *kind):
-            wide, own = (fastest(call, arguments, ROUNDS) for call in (product.wide, product.own))
-            gain = own / wide
-            if gain >= CLEAR:
-                break
-    except RuntimeError:  # no memory, or no kernel for the type
-        return 0.0
-    return gain
-
-
-def fastest(call: Callable[..., Any], arguments: tuple[Any, ...], rounds: int) -> float:
-    """Shortest time after one to warm up; one round is enough for a slow call."""
-    call(*arguments)
-    shortest = math.inf
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        call(*arguments)
-        shortest = min(shortest, time.perf_counter() - begun)
-        if shortest > 1e-3:
+def measure_gain(product: Product, dtype: Any, kind: Any) -> float:
+    gain = 0.0 if product.samples else math.inf
+    for arguments in product.samples(dtype, *kind) if product.samples else ():
+        calls = {way: functools.partial(getattr(product, way), *arguments) for way in ("own", "wide")}
+        times = fastest(calls, time.monotonic() + SECONDS, time.thread_time)
+        gain = times["own"] / times["wide"]
+        if gain >= CLEAR:
             break
-    return shortest
+    return gain
 
 
 class HalfMath:
     def __init__(self, mode: str) -> None:
         self._mode = mode
         self._slow: set[Any] = set()
-        self.is_settled: dict[Any, bool] = dict.fromkeys(HALF, False)
-        self._lever: Any = None
+        self.unmet = set(HALF)
         self._library: Any = None
         self._gains: dict[tuple[Any, ...], float] = {}
 
     def meet(self, dtype: Any) -> None:
         """Measure a type when the process first uses it, and replace torch's kernels if it is slow."""
-        if self.is_settled.get(dtype, True):
+        if dtype not in self.unmet:
             return
-        self.is_settled[dtype] = True
-        if "intel_extension_for_pytorch" in sys.modules:
-            return
-        try:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                self._settle(dtype, str(dtype).rpartition(".")[2])
-        except Exception as error:  # noqa: BLE001  # the script trains without it
-            print(f"ipexctl: --half-math auto is off: {type(error).__name__}", file=sys.stderr)  # noqa: T201
+        self.unmet.discard(dtype)
+        if "intel_extension_for_pytorch" not in sys.modules:
+            try:
+                with torch._C.DisableTorchFunction(), torch.no_grad():
+                    self._measure(dtype, str(dtype).rpartition(".")[2])
+            except Exception:  # noqa: BLE001  # a torch without what this uses; the script runs without it
+                self._slow.clear()
 
-    def _settle(self, dtype: Any, name: str) -> None:
+    def _measure(self, dtype: Any, name: str) -> None:
         gain = max(self._gain(product, PRODUCTS[product], dtype, kind) for product, kind in FIRST_KINDS)
-        self._lever = self._lever or ActingLever("half_math", "--half-math auto", VARIABLE)
+        self._lever = acting_levers.get("half_math") or ActingLever("half_math", "--half-math auto", VARIABLE)
         if gain < WORTH:
             self._lever.leave(f"torch multiplies {name} as fast as fp32 here")
         elif self._mode == "own":
-            self._lever.leave(
-                f"--half-math own keeps torch's products of {name}, measured {gain:.1f}x as slow as in fp32"
-            )
+            self._lever.leave(f"--half-math own keeps torch's products of {name}, up to {gain:.1f}x as slow as in fp32")
         else:
+            self._lever.detail = f": {name} products in fp32, up to {gain:.1f}x as fast here; else --half-math own"
             self._slow.add(dtype)
             if self._library is None:
-                self._lever.detail = (
-                    f": {name} is multiplied in fp32, up to {gain:.1f}x as fast here; --half-math own leaves that out"
-                )
                 self._replace_kernels()
 
     def _replace_kernels(self) -> None:
@@ -324,12 +284,20 @@ class HalfMath:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that kernels are replaced
             for name, product in {**PRODUCTS, **attention_products()}.items():
-                self._library.impl(name, self._kernel(name, product), "CPU")
+                self._library.impl(name, self._kernel(name, product), product.key)
 
     def _gain(self, name: str, product: Product, dtype: Any, kind: tuple[Any, ...]) -> float:
+        """How many times as long torch's kernel takes; 0 if it cannot be told."""
         key = (name, dtype, *kind)
         if key not in self._gains:
-            self._gains[key] = measure_gain(product, dtype, kind)
+            threads = torch.get_num_threads()
+            try:
+                torch.set_num_threads(1)  # whose processor time shows no other program
+                self._gains[key] = measure_gain(product, dtype, kind)
+            except RuntimeError:  # no memory, or no kernel for the type
+                self._gains[key] = 0.0
+            finally:
+                torch.set_num_threads(threads)
         return self._gains[key]
 
     def _kernel(self, name: str, product: Product) -> Callable[..., Any]:
@@ -347,23 +315,20 @@ class HalfMath:
         return multiply
 
 
-def watch_half_types(torch: Any) -> None:
+def watch_half_types(module: Any) -> None:
     """Meet a type where a module is called with it, or an autocast entered."""
-    own, module, autocast = HalfMath(os.environ.get(VARIABLE, "")), torch.nn.Module, torch.autocast
-    compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
-    call, enter = module.__call__, autocast.__enter__
+    own, model, autocast = HalfMath(os.environ.get(VARIABLE, "")), module.nn.Module, module.autocast
+    compiler = module.compiler if is_new_enough(module.__version__, COMPILER) else module._utils
+    call, enter = model.__call__, autocast.__enter__
 
     @functools.wraps(call)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if compiler.is_compiling():
-            return call(self, *args, **kwargs)
-        for value in (*args[:1], *self._parameters.values()):
-            dtype = getattr(value, "dtype", None)
-            if dtype in HALF:
-                own.meet(dtype)
-                if all(own.is_settled.values()) and module.__call__ is __call__:
-                    module.__call__ = call
-                break
+        if not compiler.is_compiling():
+            for value in (*args[:1], *self._parameters.values()):
+                if getattr(value, "dtype", None) in own.unmet:
+                    own.meet(value.dtype)
+            if not own.unmet and model.__call__ is __call__:
+                model.__call__ = call
         return call(self, *args, **kwargs)
 
     @functools.wraps(enter)
@@ -372,4 +337,4 @@ def watch_half_types(torch: Any) -> None:
             own.meet(getattr(self, "fast_dtype", None))
         return enter(self)
 
-    module.__call__, autocast.__enter__ = __call__, __enter__
+    model.__call__, autocast.__enter__ = __call__, __enter__

@@ -58,7 +58,7 @@ def measure_products(torch: Any, forwards: Mapping[Any, Any], clock: Callable[[]
     """Form → time of all products in it, relative to now; 0 for a form that these cores or this torch lack."""
     until = time.monotonic() + MOST_SECONDS
     of_fp32 = [*(["autocast"] if has_bf16() else []), *([] if is_rounding(torch) else ["rounded"])]
-    of_type = {"fp32": of_fp32, **dict.fromkeys(HALF, ["widened"])}
+    of_type = {"fp32": of_fp32, **{name: ["widened"] for name in HALF}}
     types = dict.fromkeys(kind[3] for kind in forwards if kind is not None)
     took = dict.fromkeys(["now", *(form for dtype in types for form in of_type[dtype])], 0.0)
     for kind in sorted(forwards, key=lambda each: -forwards[each][0]):

@@ -59,7 +59,7 @@ class Asked(NamedTuple):
     fp32_math: Fp32Math = "fp32"
     """`bf16` rounds the inputs of fp32 products."""
     half_math: HalfMath = "auto"
-    """`auto`: ranks multiply bf16 and fp16 in fp32 where they measure that it is faster. `own`: torch's own products."""
+    """`auto`: ranks multiply bf16 and fp16 in fp32 where they measure that it is faster. `own`: torch multiplies."""
     share_weights: ShareWeights = "auto"
     """`auto`: frozen parameters are one copy a host."""
     mpi: str = "auto"

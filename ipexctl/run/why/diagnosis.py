@@ -19,6 +19,7 @@ from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import OF_HOOKS, TRACEBACK, Cause, RankOutput, bare, cause_of, shorten_text
 from ipexctl.node.common.fix import Fix, parts_of
 from ipexctl.node.common.job_words import describe_run_end
+from ipexctl.node.common.rank_options import HALF_MATH
 from ipexctl.node.common.records import (
     Failure,
     RankStatus,
@@ -28,7 +29,6 @@ from ipexctl.node.common.records import (
     describe_mismatches,
     describe_successes,
 )
-from ipexctl.node.common.rank_options import HALF_MATH
 from ipexctl.node.run.decisions.verdict import describe_exit, signal_name
 from ipexctl.run.hang import Hang, describe_silent
 from ipexctl.run.ranks import describe_ranks, name_ranks
