@@ -274,7 +274,8 @@ class HalfMath:
         elif self._mode == "own":
             self._lever.leave(f"--half-math own keeps torch's products of {name}, up to {gain:.1f}x as slow as in fp32")
         else:
-            self._lever.detail = f": {name} products in fp32, up to {gain:.1f}x as fast here; else --half-math own"
+            how = f"{name} products are computed in fp32, measured up to {gain:.1f}x as fast here"
+            self._lever.detail = f": {how}; --half-math own leaves them to torch"
             self._slow.add(dtype)
             if self._library is None:
                 self._replace_kernels()

@@ -82,12 +82,12 @@ def _choose_fp32_math(context: LaunchContext) -> Choice:
 
 
 def _choose_half_math(context: LaunchContext) -> Choice:
-    """The ranks measure what gains. `no-bf16` names the hosts whose bf16 does."""
+    """The ranks measure what gains. `no-bf16` names the hosts on which bf16 does, unless the script may use IPEX."""
     if context.gathered.asked.half_math == "own":
         return HALF_MATH.off
     if (against := obstacle_of_hooks(context, OLDEST_HALF)) is not None:
         return HALF_MATH.off._replace(reason=against)
-    without = hosts_without_bf16(context.nodes)
+    without = () if IPEX in context.gathered.env.packages else hosts_without_bf16(context.nodes)
     return Choice("auto", "no-bf16" if without else "default", without)
 
 
@@ -132,7 +132,7 @@ RULES: Final = (
     RankRule(
         HALF_MATH,
         _choose_half_math,
-        "`auto` multiplies bf16 and fp16 in fp32 where ranks measure that it is faster, `own` leaves them to torch",
+        "bf16 and fp16 products: {mode} (auto: in fp32 where ranks measure a gain; own: torch's)",
         oldest=OLDEST_HALF,
     ),
     RankRule(

@@ -240,6 +240,7 @@ if TYPE_CHECKING:
         wire: Wire
         share_weights: ShareWeights
         fp32_math: Fp32Math
+        half_math: HalfMath
         fast: bool
         autocast: Autocast
         fused_optimizer: bool

@@ -43,10 +43,29 @@ def test_products_that_cannot_be_repeated_count_as_unchanged(monkeypatch: pytest
     monkeypatch.setattr(lever_times, "is_rounding", lambda _: False)
     monkeypatch.setattr(lever_times, "make_product", lambda *_: ())
     monkeypatch.setattr(lever_times, "fastest", lambda *_: times)
-    forwards = {"linear": [1.0, 5], None: [3.0, 9]}
-    assert lever_times.measure_products(None, forwards, time.perf_counter) == {"autocast": 3.25 / 4, "rounded": 4.5 / 4}
+    forwards = {("linear", (), None, "fp32"): [1.0, 5], None: [3.0, 9]}
+    times_of_all = {"autocast": 3.25 / 4, "rounded": 4.5 / 4, "widened": 0.0}
+    assert lever_times.measure_products(None, forwards, time.perf_counter) == times_of_all
     monkeypatch.setattr(lever_times, "has_bf16", lambda: False)
     assert lever_times.measure_products(None, forwards, time.perf_counter)["autocast"] == 0.0
+
+
+def test_products_in_half_are_timed_as_they_are_and_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = []
+
+    def fastest(runs: dict[str, Any], *_: object) -> dict[str, float]:
+        timed.append(list(runs))
+        times = {"now": 8.0, "widened": 1.0, "rounded": 4.0}
+        return {form: times[form] for form in runs}
+
+    monkeypatch.setattr(lever_times, "has_bf16", lambda: False)
+    monkeypatch.setattr(lever_times, "is_rounding", lambda _: False)
+    monkeypatch.setattr(lever_times, "make_product", lambda *_: ())
+    monkeypatch.setattr(lever_times, "fastest", fastest)
+    forwards = {("linear", (), None, "bf16"): [8.0, 5], ("linear", (), None, "fp32"): [2.0, 9]}
+    forms = lever_times.measure_products(None, forwards, time.perf_counter)
+    assert forms == {"autocast": 0.0, "rounded": 9.0 / 10, "widened": 3.0 / 10}
+    assert timed == [["now", "widened"], ["now", "rounded"]]
 
 
 def test_the_shortest_of_several_turns_counts_and_the_first_warms_up() -> None:

@@ -102,14 +102,14 @@ CONV = [None, None, None, [1, 1], [2, 2], [1, 1], 1]
 @pytest.mark.parametrize(
     ("event", "forward"),
     [
-        (Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["float"] * 2), ("linear", ((2, 3), (4, 3)), None)),
+        (Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["float"] * 2), ("linear", ((2, 3), (4, 3)), None, "fp32")),
         (
             Event("aten::addmm", 0, 9, 1, shapes=[[4], [2, 3], [3, 4]], dtypes=["float"] * 3),
-            ("linear", ((2, 3), (4, 3)), None),
+            ("linear", ((2, 3), (4, 3)), None, "fp32"),
         ),
         (
             Event("aten::bmm", 0, 9, 1, shapes=[[5, 2, 3], [5, 3, 4]], dtypes=["float"] * 2),
-            ("bmm", ((5, 2, 3), (5, 3, 4)), None),
+            ("bmm", ((5, 2, 3), (5, 3, 4)), None, "fp32"),
         ),
         (
             Event(
@@ -121,7 +121,7 @@ CONV = [None, None, None, [1, 1], [2, 2], [1, 1], 1]
                 dtypes=["float"],
                 concrete=CONV,
             ),
-            ("conv", ((1, 8, 6, 6), (4, 8, 3, 3)), ((2, 2), (1, 1), (1, 1), 1)),
+            ("conv", ((1, 8, 6, 6), (4, 8, 3, 3)), ((2, 2), (1, 1), (1, 1), 1), "fp32"),
         ),
         (
             Event(
@@ -131,7 +131,7 @@ CONV = [None, None, None, [1, 1], [2, 2], [1, 1], 1]
                 dtypes=["float"],
                 concrete=[None] * 3 + [0.0, True],
             ),
-            ("attention", ((1, 2, 4, 8),) * 3, True),
+            ("attention", ((1, 2, 4, 8),) * 3, True, "fp32"),
         ),
         (Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["c10::BFloat16"] * 2), None),
         (Event("aten::mkldnn_rnn_layer", 0, 9, 1, shapes=[[2, 3, 4], [5], [6]], dtypes=["float"]), None),
@@ -144,6 +144,11 @@ def test_products_of_the_forward_can_be_repeated_and_those_of_a_backward_come_wi
     found = sum_operators([event, BACKWARD, of_backward])
     assert found.forwards == {forward: [9e-9, 1]}
     assert found.multiplied == 19
+
+
+def test_products_in_half_are_repeated_if_asked_for() -> None:
+    event = Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["c10::BFloat16"] * 2)
+    assert sum_operators([event], ("fp32", "bf16")).forwards == {("linear", ((2, 3), (4, 3)), None, "bf16"): [9e-9, 1]}
 
 
 def test_spans() -> None:
