@@ -132,7 +132,7 @@ RULES: Final = (
     RankRule(
         HALF_MATH,
         _choose_half_math,
-        "bf16 and fp16 products: {mode} (auto: in fp32 where ranks measure a gain; own: torch's)",
+        "bf16 and fp16 products in fp32 where faster; own: never",
         oldest=OLDEST_HALF,
     ),
     RankRule(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Autocast,
         Bind,
         Fp32Math,
+        HalfMath,
         OnHang,
         OnNan,
         ShareWeights,

@@ -102,7 +102,10 @@ CONV = [None, None, None, [1, 1], [2, 2], [1, 1], 1]
 @pytest.mark.parametrize(
     ("event", "forward"),
     [
-        (Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["float"] * 2), ("linear", ((2, 3), (4, 3)), None, "fp32")),
+        (
+            Event("aten::mm", 0, 9, 1, shapes=[[2, 3], [3, 4]], dtypes=["float"] * 2),
+            ("linear", ((2, 3), (4, 3)), None, "fp32"),
+        ),
         (
             Event("aten::addmm", 0, 9, 1, shapes=[[4], [2, 3], [3, 4]], dtypes=["float"] * 3),
             ("linear", ((2, 3), (4, 3)), None, "fp32"),
