@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ipexctl.text import format_count
 
-from .figures import median, ranged, ratio
+from .figures import ranged, ratio
 from .harness import Contender, Failed, good_end_of, in_turns, printed, say, spend
 from .part_train import TORCH
 from .report import Goal, Report
@@ -52,7 +52,7 @@ def measure(rig: Rig) -> Report:
                 if machine == AVX2 and kind == "lora" and dtype == "bfloat16":
                     beside_torchrun.append(ratio(torchrun, ours))
                 title = f"{kind}, {dtype}, {machine}, {format_count(ranks, 'rank')}"
-                cells = (f"{median(each):.3g} ({ranged(each, 3)})" for each in (torchrun, ours, fp32))
+                cells = (ranged(each, 3) for each in (torchrun, ours, fp32))
                 rows.append((title, *cells, f"{ratio(torchrun, ours):.3g}x"))
     goals = (
         Goal(f"{OURS}: ≤ {MOST_OF_FP32}x fp32", f"{max(beside_fp32):.2f}x", max(beside_fp32) <= MOST_OF_FP32),
