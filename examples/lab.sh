@@ -3,7 +3,7 @@
 # purpose, and why it failed. Everything is removed at the end. Needs root on Linux; two minutes once PyTorch's wheel is here.
 . "$(dirname -- "$0")/../.ci/environment"
 
-environment tests/requirements.lock
+environment tests/requirements.txt
 ipexctl=.venv/bin/ipexctl
 
 show() { printf '\n$ ipexctl %s\n' "$*"; "$ipexctl" "$@"; }

@@ -4,7 +4,7 @@
 #   sh examples/start.sh exec -- uname -r   ipexctl with these arguments
 . "$(dirname -- "$0")/../.ci/environment"
 
-environment tests/requirements.lock
+environment tests/requirements.txt
 ipexctl=.venv/bin/ipexctl
 [ $# -gt 0 ] && exec "$ipexctl" "$@"
 

@@ -4,9 +4,9 @@
 as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and tables of cases bring their tests.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
-the last landing within `CI_BUDGET`, and a share of the rest, about 100 s of it. Which one is the number of commits: in
-`TURNS` landings each test of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of
-a share. A long file has its turn in pieces, `FILE:2/3`. `units` prints the unit tests that the plain call runs in a
+IPEXCTL_TESTS_BASE (else since the last landing) within `CI_BUDGET`, and a share of the rest, about 100 s of it. Which
+one is the number of commits: in `TURNS` landings each test of the rest has its turn, and so do the oldest and the newest
+Python (`.ci/run`), in place of a share. A long file has its turn in pieces, `FILE:2/3`. `units` prints the unit tests that the plain call runs in a
 landing's bare system: those near to the changes within `UNIT_BUDGET`, and a share of the others.
 
 Real wheels are near to what is in `OF_WHEELS` alone; machines of QEMU, which take hours, are in no share. As a plugin
@@ -59,10 +59,12 @@ TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/
 ALWAYS = ("tests/unit/test_measures.py",)
 """Rules for all files of the project."""
 WHEELS = "tests/stack/"
-OF_WHEELS = (WHEELS, "ipexctl/stack/", "ipexctl/node/env/", "ipexctl/inrank/", "tests/requirements.lock")
+OF_WHEELS = (WHEELS, "ipexctl/stack/", "ipexctl/node/env/", "ipexctl/inrank/", "tests/requirements.txt")
 """Where a change brings the tests of real wheels; other changes leave them to their turn."""
 REST = ("tests/process/", "tests/lab/", "tests/package/", WHEELS)
 """Where tests are that are not core; those of `tests/unit` all are."""
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+"""git's name of a tree without files, known in each repository."""
 PAUSE_MINUTES = 40
 """Between the last commit of a submission and the first one of the next: about as long as a landing takes."""
 
@@ -236,15 +238,24 @@ def check_history() -> int:
     return int(git_lines("rev-list", "--count", "HEAD")[0])
 
 
-def _base() -> str:
-    return os.environ.get("IPEXCTL_TESTS_BASE") or last_landing()
+def base_of_submission() -> str:
+    """Return the commit before the submission: IPEXCTL_TESTS_BASE, which a hoster's event names, else the last landing.
+
+    A commit that is not in this clone (of a first push, or of a history that was replaced) means that all has changed.
+    """
+    if not (named := os.environ.get("IPEXCTL_TESTS_BASE")):
+        return last_landing()
+    if found := git_lines("rev-parse", "--verify", "--quiet", f"{named}^{{commit}}"):
+        return found[0]
+    print(f"this clone has no commit {named}: all files count as changed", file=sys.stderr)
+    return EMPTY_TREE
 
 
 def _print_units() -> None:
     turn, seconds, imports = check_history(), _recorded(), project_imports()
     units = [file for file in imports if is_test(file) and file.startswith("tests/unit/")]
     others = dict.fromkeys(imports.keys() - set(units), math.inf)  # no budget takes them
-    changed = changed_files(_base())
+    changed = changed_files(base_of_submission())
     near = choose(changed, imports, {**seconds, **others}, budget=UNIT_BUDGET, takes_changed=False).files
     part = shares(units, seconds, UNIT_SHARES)[turn % UNIT_SHARES]
     print("\n".join(sorted({*part, *near, *(set(units) & set(changed))})))
@@ -252,7 +263,7 @@ def _print_units() -> None:
 
 def _print_ci() -> None:
     turn = check_history() % TURNS
-    base, seconds, imports = _base(), _recorded(), project_imports()
+    base, seconds, imports = base_of_submission(), _recorded(), project_imports()
     anyway = dict.fromkeys((file for file in imports if not file.startswith(REST)), 0.0)
     changed = changed_files(base)
     if not any(path.startswith(OF_WHEELS) for path in changed):

@@ -6,7 +6,7 @@
         --then 'step 200/' "ipexctl exec -l node2 --shell 'pkill -KILL -f python.*[t]rain.py'" 'rank 1 is killed' \\
         --shown 'ipexctl run train.py' -- sh -c 'ipexctl run train.py; echo "$ ipexctl why last"; ipexctl why last'
 
-Needs `pyte` of docs/requirements.lock beside our own packages. The picture has the last screen, or the screen once the
+Needs `pyte` of docs/requirements.txt beside our own packages. The picture has the last screen, or the screen once the
 text of `--at` was shown; the program is stopped by Ctrl-C then. With `--speed`, the picture moves: it shows the whole
 recording that many times as fast. It opens with the last screen that has the text of `--still`, which is all that is
 shown where animation is off. `--then

@@ -147,9 +147,9 @@ def test_push_and_play(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object])
 
 @pytest.fixture(scope="module")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the packages that `tests/notebook.lock` names."""
+    """The directory of the packages that `tests/notebook.txt` names."""
     place = tmp_path_factory.mktemp("jupyter")
-    lock = ROOT / "tests/notebook.lock"
+    lock = ROOT / "tests/notebook.txt"
     argv = [uv.find_uv_bin(), "-q", "pip", "install", "--target", str(place), "--require-hashes", "-r", str(lock)]
     done = subprocess.run(
         [*argv, "-p", sys.executable], stderr=subprocess.PIPE, text=True, env=package_environ(), check=False

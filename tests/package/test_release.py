@@ -50,11 +50,11 @@ def test_clone_sdist_and_git_url_install_in_an_isolated_build(tmp_path: Path) ->
 
 
 def release_tools(place: Path) -> Path:
-    """The directory of the programs that `.github/release.lock` names."""
+    """The directory of the programs that `.github/release.txt` names."""
     environment = place / "tools"
     uv = [sys.executable, "-m", "uv", "-q"]
     subprocess.run([*uv, "venv", "-p", sys.executable, str(environment)], check=True)
-    install = ["pip", "install", "-p", str(environment), "--require-hashes", "-r", str(ROOT / ".github/release.lock")]
+    install = ["pip", "install", "-p", str(environment), "--require-hashes", "-r", str(ROOT / ".github/release.txt")]
     subprocess.run([*uv, *install], check=True, env=package_environ())
     return environment / "bin"
 
@@ -71,7 +71,7 @@ def build(tools: Path, source: Path, output: Path, *, umask: int = 0o022) -> dic
 
 def download_requirements(directory: Path) -> None:
     """The wheels that the wheel of this checkout requires, at the versions of the tests' lock, and pip for pipx."""
-    lock = (ROOT / "tests/requirements.lock").read_text()
+    lock = (ROOT / "tests/requirements.txt").read_text()
     pins = directory.parent / "pins.txt"
     pins.write_text("\n".join(line.rstrip("\\ ") for line in re.findall(r"(?m)^\w.*==.*$", lock)))
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--only-binary", ":all:"]

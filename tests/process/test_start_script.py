@@ -22,12 +22,12 @@ exit 0
 def clone(tmp_path: Path) -> Path:
     """A clone whose .venv has a stand-in for ipexctl."""
     version = "ipexctl/__init__.py"
-    for name in (".ci/environment", "examples/start.sh", "tests/requirements.lock", "pyproject.toml", version):
+    for name in (".ci/environment", "examples/start.sh", "tests/requirements.txt", "pyproject.toml", version):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    shutil.copy(ROOT / "tests/requirements.lock", tmp_path / ".venv" / "installed-from")
+    shutil.copy(ROOT / "tests/requirements.txt", tmp_path / ".venv" / "installed-from")
     shutil.copy(ROOT / "pyproject.toml", tmp_path / ".venv")
     shutil.copy(ROOT / version, tmp_path / ".venv/version.py")
     (programs / "ipexctl").write_text(STUB)

@@ -27,7 +27,7 @@ def test_hooks_before_a_commit_are_the_checks_of_the_tests_with_the_locked_versi
     assert repository["repo"] == "local"
     called = [hook["entry"].split()[0] for hook in repository["hooks"]]
     assert set(called) == {".venv/bin/ruff", ".venv/bin/mypy"}
-    checks, lock = ((ROOT / "tests" / file).read_text() for file in ("checks/test_checks.py", "requirements.lock"))
+    checks, lock = ((ROOT / "tests" / file).read_text() for file in ("checks/test_checks.py", "requirements.txt"))
     for program in {Path(entry).name for entry in called}:
         assert re.search(rf'"{program}\b', checks)
         assert re.search(rf"^{program}==", lock, re.MULTILINE)
@@ -35,9 +35,12 @@ def test_hooks_before_a_commit_are_the_checks_of_the_tests_with_the_locked_versi
 
 def test_workflow_calls_the_script_that_tests_everything() -> None:
     jobs = read_yaml(".github/workflows/tests.yml")["jobs"]
-    steps = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    assert len(steps) == 1
-    assert steps[0].split()[-1] == ".ci/run"
+    (step,) = [step for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert step["run"].split()[-1] == ".ci/run"
+    base = step["env"]["IPEXCTL_TESTS_BASE"]
+    assert "pull_request.base.sha" in base
+    assert "event.before" in base
+    assert 'IPEXCTL_TESTS_BASE="${IPEXCTL_TESTS_BASE:-}"' in (ROOT / ".ci/bare").read_text(), "through env -i"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
@@ -54,14 +57,26 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
     jobs = read_yaml(".github/workflows/release.yml")["jobs"]
     assert jobs["build"]["if"] == "vars.PUBLISH == 'pypi'"
     assert jobs["publish"]["needs"] == "build"
+    assert jobs["build"]["needs"] == "tests"
+    assert jobs["tests"]["uses"] == "./.github/workflows/all.yml"
     assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
     assert not any("run" in step for step in jobs["publish"]["steps"]), "it publishes, and runs nothing else"
     lines = "".join(step["run"] for step in jobs["build"]["steps"] if "run" in step)
     assert lines.index("sha256sum") < lines.index("try_release.sh dist"), "tried before it is published"
-    calls = ("--require-hashes -r .github/release.lock", "export IPEXCTL_RELEASE=1", "-m build --no-isolation")
+    calls = ("--require-hashes -r .github/release.txt", "export IPEXCTL_RELEASE=1", "-m build --no-isolation")
     assert lines.index("-m tools.man_pages") < lines.index("-m build"), "written before a build takes them"
     for call in (*calls, "twine check --strict dist/*"):
         assert call in lines
+
+
+def test_all_tests_run_each_night_and_a_newer_push_ends_only_checks_of_the_same_pull_request() -> None:
+    nightly = read_yaml(".github/workflows/all.yml")
+    assert {"schedule", "workflow_call"} <= set(nightly[True]), "`on` is true in YAML 1.1"
+    assert nightly["jobs"]["all"]["steps"][-1]["run"].endswith("sh tests/run.sh --install-packages --all")
+    for path in (ROOT / ".github/workflows").iterdir():
+        concurrency = read_yaml(str(path))["concurrency"]
+        if concurrency["cancel-in-progress"]:
+            assert "pull_request.number || github.sha" in concurrency["group"], path
 
 
 def test_template_of_a_pull_request_is_short() -> None:
@@ -78,13 +93,14 @@ def test_issue_form_asks_at_most_four_things_and_requires_the_first(name: str) -
 
 
 def test_each_action_is_pinned_and_kept_current_and_each_lock_says_how_it_is_made() -> None:
-    updates = [update["package-ecosystem"] for update in read_yaml(".github/dependabot.yml")["updates"]]
-    assert updates == ["github-actions"]
+    actions, packages = read_yaml(".github/dependabot.yml")["updates"]
+    assert (actions["package-ecosystem"], packages["package-ecosystem"]) == ("github-actions", "pip")
     jobs = [job for path in (ROOT / ".github/workflows").iterdir() for job in read_yaml(str(path))["jobs"].values()]
-    used = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
+    used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
     assert [each for each in used if not re.search(r"@[0-9a-f]{40}$", each)] == []
-    locks = [path for path in ROOT.rglob("*.lock") if path.parent.name in ("tests", "docs", ".github")]
+    locks = [path for directory in packages["directories"] for path in (ROOT / directory[1:]).glob("*.txt")]
     assert len(locks) == 4
+    assert {path.parent.name for path in locks} == {"tests", "docs", ".github"}
     for lock in locks:
         assert "uv pip compile" in "".join(lock.read_text().splitlines(keepends=True)[:3]), lock
 

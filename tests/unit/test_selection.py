@@ -13,9 +13,11 @@ from selection import (
     PAUSE_MINUTES,
     REST,
     SHARES,
+    base_of_submission,
     before_pause,
     changed_files,
     choose,
+    git_lines,
     pieces_of,
     seconds_of,
     shares,
@@ -141,6 +143,15 @@ def test_a_submission_begins_after_the_last_pause() -> None:
     last = work[-1][1] - (PAUSE_MINUTES + 1) * minute
     assert before_pause([*work, ("landed", last), ("older", last - 6_000 * minute)]) == "landed"
     assert before_pause(work) == "c3"
+
+
+@pytest.mark.needs("git")
+def test_submission_begins_at_the_named_base_whenever_it_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (older,) = git_lines("rev-parse", "HEAD~3")
+    monkeypatch.setenv("IPEXCTL_TESTS_BASE", "HEAD~3")
+    assert base_of_submission() == older
+    monkeypatch.setenv("IPEXCTL_TESTS_BASE", "0" * 40)
+    assert {"README.md", "ipexctl/__init__.py"} <= set(changed_files(base_of_submission()))
 
 
 @pytest.mark.needs("git")
