@@ -5,9 +5,10 @@ as fit into `BUDGET`; what it leaves out is named. Pages, golden texts and table
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
 IPEXCTL_TESTS_BASE (else since the last landing) within `CI_BUDGET`, and a share of the rest, about 100 s of it. Which
-one is the number of commits: in `TURNS` landings each test of the rest has its turn, and so do the oldest and the newest
-Python (`.ci/run`), in place of a share. A long file has its turn in pieces, `FILE:2/3`. `units` prints the unit tests that the plain call runs in a
-landing's bare system: those near to the changes within `UNIT_BUDGET`, and a share of the others.
+one is the number of commits: in `TURNS` landings each test of the rest has its turn, and so do the oldest and the
+newest Python (`.ci/run`), in place of a share. A long file has its turn in pieces, `FILE:2/3`. `units` prints the unit
+tests that the plain call runs in a landing's bare system: those near to the changes within `UNIT_BUDGET`, and a share
+of the others.
 
 Real wheels are near to what is in `OF_WHEELS` alone; machines of QEMU, which take hours, are in no share. As a plugin
 of pytest, `--whole FILE` takes the list of `ci`: tests that are neither core nor of a file in it are left out.

@@ -57,18 +57,16 @@ def _plan(start: RunStart, watcher: RunWatcher) -> PlannedRun | InstallReport | 
     from ipexctl.run.start import first_install
     from ipexctl.stack.install_context import InstallRequest
 
+    asked = start.spec.asked
     wanted = first_install.install_first(start, watcher, dry_run=True)
     if not isinstance(wanted, InstallRequest):
         return wanted
-    stack = wanted.for_project().env.stack
-    asked = start.spec.asked._replace(torch=stack.torch, stack=stack.stack)
-    start.spec = replace(start.spec, asked=asked)
     # The modules of packages that are still to be installed are not known.
     planned = pipeline.plan_run(start, checks_script=not (wanted.env.packages or wanted.unread))
     if not isinstance(planned, PlannedRun):
         return planned
     project = first_install.with_left_out(planned.plan.project, asked, wanted)
-    return replace(planned, plan=planned.plan._replace(project=project))
+    return replace(planned, plan=planned.plan._replace(project=project, asked=asked))
 
 
 def _start(start: RunStart, watcher: RunWatcher) -> StartedRun | InstallReport | StartFailure:

@@ -30,7 +30,7 @@ from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_f
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.run_options import call_of
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, parts_of
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
 from ipexctl.option_declaration import TypedCall
 from ipexctl.projects.root import ProjectHere
@@ -299,6 +299,8 @@ class CallOutcome:
     needs_note: bool
     reason: str = ""
     fix: str = ""
+    leads_to_install: bool = False
+    """True if an install is what the call lacked, so that it may be typed again after one."""
     events: EventsView | None = None
     _start_time: float = field(default_factory=time.monotonic)
 
@@ -318,6 +320,8 @@ class CallOutcome:
         else:
             print_message("interrupted before the run was started: nothing runs")
         self.needs_note = not failure.is_unsure
+        installs = (part.verb == "install" for part in parts_of(failure.fix) if isinstance(part, FixCommand))
+        self.leads_to_install = failure.lacks_environment or any(installs)
         code = failure.exit_code if interrupt.code is None else interrupt.code
         if (
             interrupt.code is not None and not failure.is_unsure
@@ -349,7 +353,8 @@ def _noting_failed_call(call: RunCall, typed: TypedCall) -> Iterator[CallOutcome
         if outcome.needs_note and script:
             registry, directory = RunRegistry(), str(ProjectHere.find().directory or "")
             failed = FailedCall(time.time(), script, outcome.reason, outcome.fix, directory, registry.last_sequence())
-            failed = replace(failed, line=str(ipexctl_command("run", *typed.options, argv=typed.words)))
+            if outcome.leads_to_install:
+                failed = replace(failed, line=str(ipexctl_command("run", *typed.options, argv=typed.words)))
             save_failed_call(registry.directory, failed)
 
 

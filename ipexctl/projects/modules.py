@@ -67,7 +67,7 @@ class ReachedImports:
     own: tuple[tuple[Import, str], ...] = ()
     """Own modules, top level: the import, and the path without suffix, relative to the root."""
     files: tuple[str, ...] = ()
-    """The project's own files, relative to its root, without the script."""
+    """The project's own files, relative to its root, without the script; compiled ones too."""
     missing: tuple[Import, ...] = ()
     """Dotted modules of own packages that no file has."""
     notes: tuple[str, ...] = ()
@@ -365,9 +365,14 @@ class _Walk:
             self.missing.setdefault(module, Import(module, line, name))
 
     def _queue(self, path: Path, package: str) -> None:
-        if path in self._seen or not path.is_file():
+        if path in self._seen:
             return
         self._seen.add(path)
+        if not path.is_file():
+            module = path.parent if path.name == "__init__.py" else path.with_suffix("")
+            compiled = [file for suffix in (".so", ".*.so") for file in module.parent.glob(f"{module.name}{suffix}")]
+            self.files += map(self._name, sorted(compiled))
+            return
         self._waiting.append((path, package))
 
 

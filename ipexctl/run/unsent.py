@@ -18,7 +18,7 @@ from ipexctl.homes.registry import RunRecord
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.projects.root import owner_here, real_path, tree_name
-from ipexctl.sync.ignore import is_credential, pattern_for
+from ipexctl.sync.ignore import is_secret, pattern_for
 from ipexctl.sync.project import Project
 from ipexctl.sync.scan import scan_project
 from ipexctl.text import join_words
@@ -43,7 +43,7 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
     if not found:
         return ()
-    keeper = "credentials are not sent" if all(map(_is_secret, found)) else "an ignore file keeps {them} from the hosts"
+    keeper = "credentials are not sent" if all(map(is_secret, found)) else "an ignore file keeps {them} from the hosts"
     options = [
         word
         for pattern in dict.fromkeys(_include_pattern(each, project.root) for each in found)
@@ -79,21 +79,15 @@ def _include_pattern(path: str, root: Path) -> str:
     """The --include pattern for the files of the same directory, if they are few bytes and no credentials, else for
     those of the same kind."""
     place = PurePosixPath(path)
-    if not place.suffix or _is_secret(path):
+    if not place.suffix or is_secret(path):
         return pattern_for(path)
     if place.parent == PurePosixPath():
         return f"/*{pattern_for(place.suffix)[1:]}"
     beside = [each for each in islice((root / place.parent).iterdir(), _MOST_NAMES) if each.is_file()]
     is_data = {each.suffix for each in beside} != {place.suffix}
     is_data &= sum(each.stat().st_size for each in beside) < _MOST_BYTES
-    is_data &= not any(_is_secret(f"{place.parent}/{each.name}") for each in beside)
+    is_data &= not any(is_secret(f"{place.parent}/{each.name}") for each in beside)
     return f"{pattern_for(str(place.parent))[1:]}/*{'' if is_data else pattern_for(place.suffix)[1:]}"
-
-
-def _is_secret(path: str) -> bool:
-    place = PurePosixPath(path)
-    above = (str(directory) for directory in place.parents)
-    return is_credential(path, is_directory=False) or any(is_credential(each, is_directory=True) for each in above)
 
 
 def _path_in_project(record: RunRecord, path: str) -> str:
@@ -115,13 +109,13 @@ def line_that_sends(record: RunRecord, path: str) -> tuple[str, str]:
     name, has_it = _path_in_project(record, path), bool(project_file(record, path))
     with suppress(UserError, OSError):
         is_left_out = has_it and all(found.path != name for found in scan_project(real_path(record.project)).found)
-        if is_left_out or (name and not has_it and _is_secret(name)):
+        if is_left_out or (name and not has_it and is_secret(name)):
             can_resume = record.typed.directory and not record.plan.job
             option = FixCommand("", ("--include", _include_pattern(name, real_path(record.project))))
             if can_resume:
                 option = ipexctl_command("run", "--resume", record.id, *option.options)
             if not has_it:
                 return "credentials are not sent", Fix("put it into the project, then: {line}", line=Fix.of((option,)))
-            keeper = "credentials are not sent" if _is_secret(name) else "an ignore file keeps it from the hosts"
+            keeper = "credentials are not sent" if is_secret(name) else "an ignore file keeps it from the hosts"
             return f"the project has it, but {keeper}", Fix.of((option,))
     return "", ""

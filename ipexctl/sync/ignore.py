@@ -59,18 +59,26 @@ ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
 """A directory with one of these is a virtual environment, whatever its name."""
 
 CREDENTIAL_DIRECTORIES: Final = (
-    ".ssh", ".aws", ".azure", ".gnupg", ".huggingface", ".kaggle", ".kube", ".config/gcloud",
+    ".ssh", ".aws", ".azure", ".gnupg", ".huggingface", ".kaggle", ".kube", ".secrets", ".config/gcloud", "secrets",
 )  # fmt: skip
 CREDENTIAL_FILES: Final = (
-    ".env", ".env.*", ".netrc", ".git-credentials", ".npmrc", ".pgpass", ".pypirc",
-    "*.key", "*.p12", "*.pem", "*.pfx", "id_dsa", "id_ecdsa", "id_ed25519", "id_rsa", "id_*_sk",
+    ".env", ".env.*", "*.env", ".htpasswd", ".netrc", ".git-credentials", ".npmrc", ".pgpass", ".pypirc",
+    "*.jks", "*.kdbx", "*.key", "*.keystore", "*.p12", "*.pem", "*.pfx", "*.ppk", "*.tfstate", "*.tfvars",
+    "id_dsa", "id_ecdsa", "id_ed25519", "id_rsa", "id_*_sk",
     "application_default_credentials.json", "client_secret*.json", "credentials.json", "kaggle.json", "kubeconfig",
-    "service-account*.json", "service_account*.json",
+    "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml",
+    "service-account*.json", "service_account*.json", "token.txt",
     ".cache/huggingface/stored_tokens", ".cache/huggingface/token", ".docker/config.json",
 )  # fmt: skip
 """Names of files and links, with `*` for any text. A test compares the list in docs/sync.md."""
 TEMPLATE_SUFFIXES: Final = (".dist", ".example", ".sample", ".template")
 """A `.env.*` with such a suffix shows which variables a project needs, without secrets."""
+PRIVATE_KEY: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----|^PuTTY-User-Key-File-\d")
+"""The first line of a private key, also within the JSON of a service account."""
+MOST_KEY_BYTES: Final = 100_000
+"""Larger files are not searched for private keys."""
+CODE: Final = (".py", ".pyi", ".pyx", ".sh")
+"""Code may contain the first line of a key as a text, and a run needs code, so it is not searched for keys."""
 CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
 """For other programs that copy a project; they leave out templates too."""
 
@@ -100,10 +108,18 @@ class Layer:
     """Number of the patterns, which are the first, that are git's own: git keeps a file that it tracks."""
 
     def excludes(self, path: str, tracked: Callable[[], Container[str]] = tuple) -> bool | None:
-        relative = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
-        found = self.spec.check_file(relative)
+        found = self.spec.check_file(self._relative(path))
         is_of_git = found.include and found.index is not None and found.index < self.git_patterns
         return False if is_of_git and path.rstrip("/") in tracked() else found.include
+
+    def means(self, path: str, directory: str) -> bool:
+        """True if a pattern excludes the path, and not because it excludes the directory."""
+        relative, above = self._relative(path), self._relative(f"{directory}/")
+        patterns = [pattern for pattern in self.spec.patterns if pattern.match_file(above) is None]
+        return any(pattern.include and pattern.match_file(relative) is not None for pattern in patterns)
+
+    def _relative(self, path: str) -> str:
+        return self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
 
 
 def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
@@ -228,9 +244,34 @@ def is_credential(path: str, *, is_directory: bool) -> bool:
     if is_directory:
         return full.endswith(_DIRECTORY_ENDINGS)
     name = full[full.rfind("/") + 1 :]
-    if name.startswith(".env.") and name.endswith(TEMPLATE_SUFFIXES):
+    if ".env." in name and name.endswith(TEMPLATE_SUFFIXES):
         return False
     return full.endswith(_FILE_ENDINGS) or _FILE_NAMES.match(name) is not None
+
+
+def is_secret(path: str) -> bool:
+    """True if the names of a file or of a directory above it are those of credentials."""
+    above = accumulate(path.split("/")[:-1], "{}/{}".format)
+    return is_credential(path, is_directory=False) or any(is_credential(each, is_directory=True) for each in above)
+
+
+def may_hold_key(path: str, size: int) -> bool:
+    """True for a file that is searched for a private key before it is sent."""
+    return size <= MOST_KEY_BYTES and not path.lower().endswith(CODE)
+
+
+def stays_home(root: Path, path: str, ignored_directory: str = "") -> bool:
+    """Return whether an ignore file means this file itself: `.ipexctlignore` excludes it or a directory above it, or a
+    pattern excludes it that does not exclude `ignored_directory`, its directory."""
+    parents = [f"{parent}/" for parent in accumulate(path.split("/")[:-1], "{}/{}".format)]
+    ours: bool | None = None
+    layers = list(outer_layers(root))
+    for base in ("", *parents):
+        if (own := layer_of(root / base, base, FILES[1:])) is not None and (found := own.excludes(path)) is not None:
+            ours = found
+        if (each := layer_of(root / base, base)) is not None:
+            layers.append(each)
+    return bool(ours) or (bool(ignored_directory) and any(each.means(path, ignored_directory) for each in layers))
 
 
 def is_default(name: str, *, is_directory: bool) -> bool:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
@@ -31,13 +31,14 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.projects.root import own_directories, owner_here, real_path, root_problem, tree_name
-from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.ignore import MOST_KEY_BYTES, PRIVATE_KEY, layer, may_hold_key, pattern_for
 from ipexctl.sync.path_notes import list_fetched_files, secret_files_below
 from ipexctl.sync.scan import ScannedEntry, ScanResult, check_size, scan_project, unreadable
 
 _MAX_REMEMBERED: Final = 6
 _MOST_IGNORED: Final = 10_000
-_SCHEMA: Final = 1
+_SCHEMA: Final = 2
+"""Hashes that version 1 kept are of files that were not searched for keys."""
 RACY_NS: Final = 2_000_000_000
 """A file that changed so recently may change again with the same mtime; its hash is not cached."""
 _MAX_TRIES: Final = 3
@@ -93,12 +94,13 @@ def read_project(
         check_size(root, scanned, named)
     name = tree_name(root, owner_here())
     cache = cache_directory() / "sync" / name
+    manifest = manifest_of(scanned, Hashes(cache / "hashes.json"), includes)
     scanned.credentials.sort()
     scanned.fetched.sort()
     return Project(
         root,
         name,
-        manifest_of(scanned, Hashes(cache / "hashes.json")),
+        manifest,
         cache,
         notes=_notes(scanned),
         left_out=tuple(scanned.credentials),
@@ -162,6 +164,8 @@ class Hashes:
         self._path = path
         self._cached: dict[str, list[object]] = {}
         self._next: dict[str, list[object]] = {}
+        self.with_keys: set[str] = set()
+        """Files with a private key. Their hashes are not cached, so the next call searches them again."""
         data = read_json(path)
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
@@ -176,10 +180,13 @@ class Hashes:
         now = time.time_ns()
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             digest, size, after = sha256_of_open(file), file.tell(), os.fstat(file.fileno())
+            has_key = may_hold_key(found.path, size) and PRIVATE_KEY.search(_read_again(file)) is not None
         current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
         if current != found.identity or size != found.size:
             return found._replace(size=after.st_size, identity=current)
-        if max(found.identity[:2]) < now - RACY_NS:
+        if has_key:
+            self.with_keys.add(found.path)
+        elif max(found.identity[:2]) < now - RACY_NS:
             self._next[found.path] = [*identity, digest]
         return digest
 
@@ -191,8 +198,17 @@ class Hashes:
             write_json_atomically(self._path, {"schema": _SCHEMA, "files": self._next}, durable=False)
 
 
-def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
-    """Raises a UserError if a file can't be read, or changes while it is read."""
+def _read_again(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read(MOST_KEY_BYTES)
+
+
+def manifest_of(scanned: ScanResult, hashes: Hashes, includes: Sequence[str] = ()) -> Manifest:
+    """Return the manifest of what is sent. Files with a private key that no `includes` names count as credentials.
+
+    Raises a UserError if a file can't be read, or changes while it is read.
+    """
+    included = layer("", {"--include": includes}) if includes else None
     root = os.fsencode(scanned.root)
     entries = []
     for found in scanned.found:
@@ -200,6 +216,9 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
         if found.kind == "f":
             content, size = _content(os.path.join(root, encode_name(found.path)), found, hashes)
             if not content:
+                continue
+            if found.path in hashes.with_keys and not (included is not None and included.excludes(found.path)):
+                scanned.credentials.append(found.path)
                 continue
         entries.append(ManifestEntry(found.path, found.kind, found.mode, size, content))
     hashes.save()

@@ -45,6 +45,8 @@ ELASTIC_NAMES = (
 """Set by torchrun in addition."""
 WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
 RANK_WORDS = 5
+LONGEST_COMMAND = 10_000
+"""Characters of a command line in lists and pages."""
 """Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 COMPILER = "compiler/c++"
 """Path in an environment that has ziglang and intel-openmp (`node/env/build.py`)."""
@@ -322,7 +324,9 @@ class Plan(NamedTuple):
 
     @property
     def script(self) -> str:
-        return " ".join(self.asked.argv)[:200]
+        """The complete command line; a longer one than any person types ends with `…`."""
+        line = " ".join(self.asked.argv)
+        return line if len(line) <= LONGEST_COMMAND else f"{line[: LONGEST_COMMAND - 1]}…"
 
     @property
     def first_run(self) -> str:

@@ -26,11 +26,12 @@ from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_pytho
 from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
+from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
 from ipexctl.node.hub.model_size import find_model, find_tensors
-from ipexctl.option_declaration import install_command
+from ipexctl.option_declaration import DEFAULT_ENV, install_command
 from ipexctl.projects.root import owner_here, real_path, tree_name
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -82,7 +83,7 @@ def gather(
         env = checked.env
     elif before_install:
         env = RankEnv(common_python(facts))
-    elif dry_run and not has_environment(spec.asked.env, facts):
+    elif dry_run and is_planned(spec.asked) and not has_environment(spec.asked.env, facts):
         env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
     else:
         env = existing_environment(hosts, spec.asked.env, facts, home, spec.asked.program)
@@ -108,6 +109,11 @@ def gather(
         job,
         time_left.result(),
     )
+
+
+def is_planned(asked: Asked) -> bool:
+    """True if a run would make, or offer to make, an environment that no host has; not one that the call names."""
+    return asked.install or asked.env == DEFAULT_ENV
 
 
 def likely_nodes(spec: RunSpec) -> Sequence[Host]:
@@ -179,6 +185,7 @@ def existing_environment(
                 Fix("install it: {install}; or use another Python: --python PATH", install=install),
                 missing,
                 lacks_environment=True,
+                exit_code=2,
             )
         )
     first = found[hosts[0].name]

@@ -108,6 +108,8 @@ def install_first(
             return failure
         if dry_run:
             start.packages = report.lock.packages if report.lock is not None else {}
+            if report.stack is not None:  # lines of the lists may have given way to it
+                start.spec = replace(spec, asked=spec.asked._replace(torch=None, stack=report.stack.name))
             return wanted
         if lacking is not None and not watcher.agrees_to_install(report):
             call = ipexctl_command("run", "--install", argv=spec.asked.program)

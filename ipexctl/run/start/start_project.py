@@ -64,7 +64,14 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
         if asked.kind == "module":
             check_module_name(asked.argv[0], workdir)
             found = project_module(asked.argv, workdir, layout, directories_of_project(workdir)[0][1:])
-        shell_script = _shell_script_of(asked.argv, workdir) if asked.kind == "command" else ""
+        shell_script = _shell_script_of(asked.argv) if asked.kind == "command" else ""
+        if shell_script and (problem := path_problem(workdir / shell_script, "file")):
+            is_ours = asked.sync and not asked.is_behind_dashes and not shell_script.startswith("/")
+            if is_ours and shell_script.endswith(SHELL_FILES):
+                at = asked.argv.index(shell_script)
+                fix = _script_fix(spec, Path(shell_script), workdir, before, at) or "name its path from here"
+                raise UserError(f"the script {quote(shell_script)} {problem}", fix=fix)
+            shell_script = ""
         command = asked.argv
         if asked.kind == "command" and asked.sync and (installed := _installed_script(asked.script, workdir, layout)):
             command = ("python", installed, *asked.argv[1:])
@@ -104,11 +111,11 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
     return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
 
 
-def _shell_script_of(argv: Sequence[str], workdir: Path) -> str:
-    """The file of `bash -x FILE` and `./FILE.sh`; or empty."""
+def _shell_script_of(argv: Sequence[str]) -> str:
+    """The file of `bash -x FILE` and `./FILE.sh`, which may not exist; or empty."""
     words = argv[1:] if is_shell(argv[0]) else [word for word in argv[:1] if word.endswith(SHELL_FILES)]
     path = next((word for word in words if not word.startswith("-")), "")
-    return path if path and "-c" not in argv[: argv.index(path)] and (workdir / path).is_file() else ""
+    return path if path and "-c" not in argv[: argv.index(path)] else ""
 
 
 def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: ProjectLayout) -> ScriptFile | None:
@@ -291,14 +298,15 @@ def check_module_name(name: str, workdir: Path) -> None:
     )
 
 
-def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> str:
-    """The call with an existing script: the same name above or below, or a similar one beside it; or empty."""
+def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None, at: int = 0) -> str:
+    """The call with an existing script: the same name above or below, or a similar one beside it; or empty. `at`: the
+    script's position in the program's words."""
     found = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""
     if before is None:
         return f"did you mean {quote(found[0])}?"
-    return _call(before, (found[0], *spec.asked.argv[1:]))
+    return _call(before, (*spec.asked.argv[:at], found[0], *spec.asked.argv[at + 1 :]))
 
 
 def _module_fix(asked: Asked, cwd: Path, before: FixCommand | None) -> str:
@@ -318,7 +326,8 @@ def _scripts_above(script: Path, cwd_option: str | None, cwd: Path) -> list[str]
 
 
 def _similar_scripts(script: Path, cwd: Path) -> list[str]:
-    scripts = sorted(path.name for path in (cwd / script).parent.glob("*.py") if path.is_file())
+    suffix = script.suffix if script.suffix in SHELL_FILES else ".py"
+    scripts = sorted(path.name for path in (cwd / script).parent.glob(f"*{suffix}") if path.is_file())
     near = difflib.get_close_matches(script.name, scripts, n=1, cutoff=0.6)
     found = [str(script.with_name(near[0]))] if near else []
     for pattern in () if found else (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):

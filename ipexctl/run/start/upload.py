@@ -28,15 +28,14 @@ from ipexctl.remote.home_script import walk_to
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.start_project import describe_project
 from ipexctl.run.start.start_request import StartError
-from ipexctl.stack.resolve.reasons import join_names
-from ipexctl.sync.ignore import is_credential, pattern_for
+from ipexctl.sync.ignore import is_secret, pattern_for, stays_home
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import ProjectSync, query_project
+from ipexctl.text import join_words
 
 _SHOWN: Final = PathNotes("said")
-_SHOWN_NAMES: Final = 5
 
 
 class ProjectUpload:
@@ -140,11 +139,14 @@ class ProjectUpload:
             named=asked.argv,
         )
         content = read(includes=asked.include)
-        if unsent := unsent_modules(spec, content):
-            content = read(includes=(*asked.include, *map(pattern_for, unsent)))
-            names, verb = join_names(unsent, _SHOWN_NAMES), "is" if len(unsent) == 1 else "are"
-            excluded = f"{names} {verb} sent although an ignore file excludes it"
-            self._on_step(f"note: {excluded}: the project's own modules import it")
+        imported, beside = unsent_modules(spec, content)
+        if imported:
+            content = read(includes=(*asked.include, *map(pattern_for, (*imported, *beside))))
+            self._on_step(_sent_anyway(imported, "the project's own modules import {them}"))
+        if beside:
+            self._on_step(
+                _sent_anyway(beside, "modules beside {them} are imported, and the project loads some by name")
+            )
         check_synced_path(spec, content.manifest)
         self._on_step(describe_project(spec, content.manifest.summary))
         script = spec.project.script
@@ -153,20 +155,32 @@ class ProjectUpload:
         return content
 
 
-def unsent_modules(spec: RunSpec, project: Project) -> tuple[str, ...]:
-    """Python files of own packages that the script imports in any case, and that an ignore file excludes; where
-    modules are loaded by their names, all of an excluded directory."""
+def _sent_anyway(names: Sequence[str], reason: str) -> str:
+    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"note: {join_words(names)} {verb} sent although .gitignore excludes {them}: {reason.format(them=them)}"
+
+
+def unsent_modules(spec: RunSpec, project: Project) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return files of own packages that `.gitignore` excludes and the run needs: modules that the script imports in any
+    case; and, if the project loads modules by name, the other Python files of a directory that is excluded as one.
+
+    What `.ipexctlignore` excludes is never among them, nor is a file beside them that has a pattern of its own.
+    """
     script = spec.project.script
     if script is None or spec.asked.exclude:
-        return ()
+        return (), ()
     sent = {entry.path for entry in project.manifest.entries}
     packages = tuple(f"{path}/" for path in spec.project.layout.paths if path != ".")
-    below = [name for name in script.own_files if "/" in name and (name.startswith(packages) or not packages)]
-    places = {posixpath.dirname(name) for name in below if name not in sent and script.loads_by_name}
-    whole = {place for place in places if f"{place}/__init__.py" in {*below} - sent}
-    beside = (f"{place}/{path.name}" for place in sorted(whole) for path in sorted((project.root / place).glob("*.py")))
-    found = (name for name in dict.fromkeys((*below, *beside)) if name not in sent)
-    return tuple(name for name in found if not is_credential(name, is_directory=False))
+    own = [name for name in script.own_files if "/" in name and (name.startswith(packages) or not packages)]
+    unsent = [name for name in own if name not in sent and not is_secret(name)]
+    imported = tuple(name for name in unsent if not stays_home(project.root, name))
+    directories = {posixpath.dirname(name) for name in imported if script.loads_by_name}
+    whole = sorted(directory for directory in directories if f"{directory}/__init__.py" in imported)
+    others = (
+        f"{directory}/{path.name}" for directory in whole for path in sorted((project.root / directory).glob("*.py"))
+    )
+    beside = (name for name in others if name not in sent and name not in imported and not is_secret(name))
+    return imported, tuple(name for name in beside if not stays_home(project.root, name, posixpath.dirname(name)))
 
 
 def _shown_before(project: Project) -> Sequence[str]:

@@ -22,10 +22,12 @@ from ipexctl.sync import scan as walk
 from ipexctl.sync.ignore import (
     CREDENTIAL_DIRECTORIES,
     CREDENTIAL_FILES,
+    MOST_KEY_BYTES,
     TEMPLATE_SUFFIXES,
     layer,
     layer_of,
     pattern_for,
+    stays_home,
 )
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import read_project
@@ -367,9 +369,21 @@ CREDENTIALS = (
     ".docker/config.json",
     *(".env.local", ".env.production.local", ".pypirc", ".npmrc", ".pgpass", "id_ed25519_sk", "id_ecdsa_sk"),
     *("me.p12", "me.pfx", "kubeconfig", "kaggle.json", "credentials.json", "application_default_credentials.json"),
+    *("prod.env", ".htpasswd", "prod.tfvars", "terraform.tfstate", "token.txt", "secrets.yaml", "pass.kdbx", "a.jks"),
     *("service-account.json", "service_account_prod.json", "client_secret_1.apps.json", ".cache/huggingface/token"),
 )
-DIRECTORIES = (".ssh", ".aws", ".gnupg", ".kube", ".azure", ".huggingface", ".kaggle", ".config/gcloud")
+DIRECTORIES = (
+    ".ssh",
+    ".aws",
+    ".gnupg",
+    ".kube",
+    ".azure",
+    ".huggingface",
+    ".kaggle",
+    ".config/gcloud",
+    "secrets",
+    ".secrets",
+)
 
 
 def sent_files(root: Path, *includes: str, excludes: tuple[str, ...] = ()) -> set[str]:
@@ -380,6 +394,7 @@ def sent_files(root: Path, *includes: str, excludes: tuple[str, ...] = ()) -> se
 OTHERS = (
     *(".env.example", "id_rsa.pub", "config.json", "docker/config.json", "x.docker/config.json", "env", "key"),
     *("a.keys", "directories/.env/x", "directories/server.pem/x", "directories/id_rsa/x"),
+    *("prod.env.example", "secrets.py", "tokens.txt", "secret/x"),
     *(".env.sample", ".env.template", ".env.dist", ".env.local.example", ".ENV.Example", ".envrc", "gcloud/x"),
     *(
         "id_ed25519_sk.pub",
@@ -417,6 +432,50 @@ def test_page_lists_the_names_that_the_code_has() -> None:
     assert sorted(rows["directories"]) == sorted(f"{name}/" for name in CREDENTIAL_DIRECTORIES)
     assert sorted(rows["files"]) == sorted(CREDENTIAL_FILES)
     assert all(f"`.env{suffix}`" in page for suffix in TEMPLATE_SUFFIXES)
+
+
+KEY = "-----BEGIN PRIVATE KEY-----\nMIIE\n"
+
+
+def test_files_with_a_private_key_stay_behind_and_are_named_whatever_their_names(tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    for name in ("deploy.old", "gcp.json", "train.py", "notes.txt", "large.txt"):
+        put(root, name)
+    (root / "deploy.old").write_text(KEY.replace("PRIVATE", "OPENSSH PRIVATE"))
+    (root / "gcp.json").write_text(json.dumps({"type": "service_account", "private_key": KEY}))
+    (root / "train.py").write_text(f"KEY = {KEY!r}\n")
+    (root / "notes.txt").write_text("BEGIN PRIVATE KEY, END PRIVATE KEY and PUBLIC KEY\n-----BEGIN PUBLIC KEY-----\n")
+    (root / "large.txt").write_text("x" * MOST_KEY_BYTES + KEY)
+    project = read_project(root)
+    assert {entry.path for entry in project.manifest.entries} == {"train.py", "notes.txt", "large.txt"}
+    assert project.left_out == ("deploy.old", "gcp.json")
+    assert "deploy.old, gcp.json" in project.notes[0]
+    project = read_project(root, includes=["gcp.json"])
+    assert "gcp.json" in {entry.path for entry in project.manifest.entries}
+    assert project.left_out == ("deploy.old",)
+
+
+@pytest.mark.parametrize(
+    ("gitignore", "ours", "path", "directory", "stays"),
+    [
+        ("data/", "", "pkg/data/batch.py", "pkg/data", False),
+        ("data/\napi_keys.py", "", "pkg/data/api_keys.py", "pkg/data", True),
+        ("data/\n/pkg/data/api_*.py", "", "pkg/data/api_keys.py", "pkg/data", True),
+        ("data/\napi_keys.py", "", "pkg/data/api_keys.py", "", False),
+        ("_version.py", "", "pkg/_version.py", "", False),
+        ("", "data/", "pkg/data/batch.py", "pkg/data", True),
+        ("", "data/", "pkg/data/batch.py", "", True),
+        ("", "_version.py", "pkg/_version.py", "", True),
+        ("data/", "!data/", "pkg/data/batch.py", "pkg/data", False),
+    ],
+)
+def test_file_stays_home_if_a_pattern_means_it(
+    tmp_path: Path, gitignore: str, ours: str, path: str, directory: str, stays: bool
+) -> None:
+    put(tmp_path, path)
+    (tmp_path / ".gitignore").write_text(gitignore)
+    (tmp_path / ".ipexctlignore").write_text(ours)
+    assert stays_home(tmp_path, path, directory) is stays
 
 
 @case_table
@@ -457,27 +516,27 @@ def test_credentials_sent_by_an_earlier_sync_are_removed(place: Place) -> None:
 
 
 def test_env_files_are_left_out_and_removed_whatever_their_names(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in ("train.py", "my.env", "conf/vars.txt", "conf/other.txt"):
+    for path in ("train.py", "my.vars", "conf/vars.txt", "conf/other.txt"):
         put(place.root, path)
     (place.root / "link").symlink_to("conf/vars.txt")
     place.sync()
-    assert "my.env" in place.there()
+    assert "my.vars" in place.there()
     monkeypatch.chdir(place.root)
-    report = place.sync(secret_files=[Path("my.env"), place.root / "link"])
+    report = place.sync(secret_files=[Path("my.vars"), place.root / "link"])
     assert place.there() == {"train.py": "x", "conf": "/", "conf/other.txt": "x"}
-    assert report.left_out == ("conf/vars.txt", "link", "my.env")
+    assert report.left_out == ("conf/vars.txt", "link", "my.vars")
     (note,) = report.notes
-    assert "my.env" in note
+    assert "my.vars" in note
     assert "--include" in note
-    place.sync(secret_files=[Path("my.env")], includes=("my.env",))
-    assert "my.env" in place.there()
+    place.sync(secret_files=[Path("my.vars")], includes=("my.vars",))
+    assert "my.vars" in place.there()
 
 
 def test_noted_env_files_stay_left_out_until_they_are_removed(place: Place) -> None:
-    mine, later = put(place.root, "my.env"), put(place.root, "later.env")
+    mine, later = put(place.root, "my.vars"), put(place.root, "later.vars")
     note_secret_files([mine, Path("/dev/null"), place.root / "missing"])
-    assert read_project(place.root).left_out == ("my.env",)
+    assert read_project(place.root).left_out == ("my.vars",)
     mine.unlink()
     note_secret_files([later])
-    put(place.root, "my.env")
-    assert read_project(place.root).left_out == ("later.env",)
+    put(place.root, "my.vars")
+    assert read_project(place.root).left_out == ("later.vars",)

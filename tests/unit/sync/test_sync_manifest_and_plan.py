@@ -127,7 +127,7 @@ def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path, files_r
     old, fresh = put(root, "old", "1"), put(root, "fresh", "1")
     assert read()[0] == 2
     assert read()[0] == 2, "whoever wrote just now may write again within the clock's grain"
-    data: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {"schema": 1, "files": {}}
+    data: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {"schema": 2, "files": {}}
     for place in (old, fresh):
         looks = place.stat()
         row = [looks.st_size, looks.st_mtime_ns, looks.st_ctime_ns, looks.st_ino, looks.st_dev, "a" * 64]
@@ -143,7 +143,7 @@ def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path, files_r
     assert digest != before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "files": 3}', '{"schema": 1, "files": {"a": 7}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2, "files": 3}', '{"schema": 2, "files": {"a": 7}}'])
 def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str, files_read: list[object]) -> None:
     put(tmp_path, "root/a", "1")
     manifest_of(walk.scan_project(tmp_path / "root"), Hashes(put(tmp_path, "cache", text)))
