@@ -44,7 +44,7 @@ print("rank", dist.get_rank(), "of", dist.get_world_size(), "loss", loss.item())
 dist.destroy_process_group()
 """
 USE, INSTALL, REMOVE, IN_A_CLONE = (
-    ("README.md", heading) for heading in ("# ipexctl", "## Install", "## Remove", "## Try it in a clone")
+    ("README.md", heading) for heading in ("## Use", "## Install", "## Remove", "## Try it in a clone")
 )
 LAB = ("docs/lab.md", "## Before")
 OTHER_INSTALLERS = ("docs/control-machine.md", "## Install")
