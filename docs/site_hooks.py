@@ -1,4 +1,4 @@
-"""Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site.
+"""Files beside docs/ that pages link to (examples, playbooks, what is measured, ARCHITECTURE.md) become part of the site.
 
 A page's HTML marks short spans of code and options, within which a browser must not break a line. The addresses of
 the site and of the repository are those of pyproject.toml. Addresses of pages that became sections lead there, and a
@@ -20,7 +20,6 @@ _SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*(?=[^<>]*<)")
 ROOT = Path(__file__).parents[1]
 _MOVED = {
-    "architecture": "",
     "accelerate": "launchers/#accelerate",
     "exec": "commands/#exec-one-command-on-every-host",
     "team": "run/#a-team",
@@ -49,11 +48,14 @@ def on_files(files: Any, config: Any) -> Any:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, f"files/{name}", abs_src_path=str(path)))
+    text = (ROOT / "ARCHITECTURE.md").read_text().replace("](docs/", "](")
+    files.append(File.generated(config, "architecture.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
+    markdown = markdown.replace("](../ARCHITECTURE.md)", "](architecture.md)")
     return _BESIDE.sub(rf"]({up}files/\1)", markdown)
 
 

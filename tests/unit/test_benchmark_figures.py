@@ -179,7 +179,10 @@ def typed_in(text: str) -> list[str]:
     lost = []
     for paragraph in re.split(r"\n\n|\n(?=[|*-])", _NO_PROSE.sub("", text)):
         tables = "".join(map(cited_tables, re.findall(r"benchmarks\.md#([\w-]+)", paragraph)))
+        if "fine-tune.md#what-ranks-share" in paragraph:
+            tables += "".join(table for _, table in tables_of("guides/fine-tune.md"))
         measured = set(re.findall(r"\d+(?:\.\d+)?", tables))
+        measured |= {f"{int(number.replace(',', '')) / 1000:.1f}" for number in re.findall(r"\d+,\d{3}", tables)}  # MB
         prose = _VERSION.sub("", re.sub(r"\]\([^)]*\)|`[^`]*`", "", " ".join(paragraph.split())))
         lost += [f"{figure}: {prose}" for figure in _FIGURE.findall(prose) if figure not in measured]
     return lost

@@ -97,7 +97,29 @@ def test_a_call_that_began_no_run_is_kept_with_its_reason(
     failed = read_failed_call(RunRegistry().directory)
     assert failed is not None
     assert (failed.script, failed.reason, failed.fix) == ("train.py", "REASON", "FIX")
-    assert lacking_line(failed.directory) == "ipexctl run --ppn 2 python train.py '--a b'"
+    assert lacking_line(failed.directory) == "", "an install changes nothing about it"
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_typed_again"),
+    [
+        (replace(START_FAILURE, lacks_environment=True), True),
+        (replace(START_FAILURE, fix=Fix("`ipexctl install --with tqdm`")), True),
+        (replace(START_FAILURE, fix=Fix("`ipexctl doctor`")), False),
+        (START_FAILURE, False),
+    ],
+)
+def test_a_call_is_typed_again_after_an_install_only_if_that_is_what_it_lacked(
+    failure: StartFailure, is_typed_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    typed = TypedCall(("--ppn", "2"), ("python", "train.py", "--a b"))
+    with _noting_failed_call(call_of(), typed) as outcome:
+        outcome.not_started(failure, Interrupt())
+    failed = read_failed_call(RunRegistry().directory)
+    assert failed is not None
+    line = "ipexctl run --ppn 2 python train.py '--a b'" if is_typed_again else ""
+    assert lacking_line(failed.directory) == line
     assert lacking_line("/another/project") == ""
 
 

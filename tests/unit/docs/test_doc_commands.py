@@ -15,6 +15,7 @@ from ipexctl.commands.app import app as root
 from ipexctl.commands.app import commands, load_command
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
+from tools.options_page import page as page_of_options
 
 FOREIGN_OPTIONS = frozenset(
     f"--{name}"
@@ -125,6 +126,10 @@ def test_invalid_commands_are_detected(line: str) -> None:
 def test_every_command_is_on_the_page_of_commands() -> None:
     told = {span.split()[1] for _, span in spans(ROOT / "docs/commands.md") if re.match(r"ipexctl \w", span)}
     assert set(commands()) <= told, sorted(set(commands()) - told)
+
+
+def test_page_of_all_options_is_as_the_declarations_make_it() -> None:
+    assert (ROOT / "docs/options.md").read_text() == page_of_options(), "write it: python -m tools.options_page"
 
 
 def test_readme_is_short_and_has_the_first_command_on_its_first_screen() -> None:
