@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SCRIPT, SOURCE, read_or_empty, read_regular
+from ipexctl.known_errors.packages import known_packages
 
 SUFFIXES: Final = (".py", ".pyc", ".so")
 _SOURCES: Final = (".pyx", ".cpp", ".cc", ".c", ".cu", ".rs")
@@ -310,6 +311,9 @@ class _Walk:
                 for package in (each for above, each in _NEEDED_BY.items() if f"{module}.".startswith(f"{above}.")):
                     self._ask_hosts(Import(package, imported.line, name))
             return
+        is_hidden = dotted == top and not imported.names and is_namespace(places[0], top)
+        if is_hidden and top in known_packages():  # `gym/` without `__init__.py` gives way to the package gym
+            self._ask_hosts(Import(top, imported.line, name))
         self.own.setdefault(top, (Import(top, imported.line, name), self._name(places[0] / top)))
         self._add_own(dotted, imported, places, name)
 

@@ -9,7 +9,6 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import reduce
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, ipexctl_command
+from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
 from ipexctl.node.hub.model_size import find_model, find_tensors
@@ -111,6 +110,21 @@ def gather(
     )
 
 
+def _without_answer(failed: Mapping[str, HostError], count: int) -> StartFailure:
+    """Return one failure for all hosts that cannot be used, with each reason once. `count`: of all hosts."""
+    names = list(failed)
+    hosts_of: dict[str, list[str]] = {}
+    for name, error in failed.items():
+        hosts_of.setdefault(error.reason, []).append(name)
+    each = [StartFailure.of_host(name, error) for name, error in failed.items()]
+    reason = "; ".join(f"{fold(of_reason)}: {text}" for text, of_reason in hosts_of.items())
+    them, limit = ("it" if len(names) == 1 else "them"), ",".join(f"!{name}" for name in names)
+    leave_out = Fix(f"leave {them} out: `-l {{limit}}`" if len(names) < count else "see: `ipexctl doctor`", limit=limit)
+    fixes = dict.fromkeys(error.fix for error in failed.values() if error.fix)
+    fix = join_fixes((*fixes, leave_out), "; or ")
+    return StartFailure(reason, fix, tuple(names), max(failure.exit_code for failure in each))
+
+
 def is_planned(asked: Asked) -> bool:
     """True if a run would make, or offer to make, an environment that no host has; not one that the call names."""
     return asked.install or asked.env == DEFAULT_ENV
@@ -129,15 +143,16 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
     """In order; raises a StartError if one is missing or has another home. Pure."""
     facts: dict[str, Facts] = {}
     homes: dict[str, str] = {}
+    failed: dict[str, HostError] = {}
     for answer in answers:
         name = answer.host.name
         try:
             facts[name], home = answer.require_home()
+            homes[name] = home.path
         except HostError as error:
-            leave_out = Fix("leave it out: `-l !{name}`" if len(hosts) > 1 else "see: `ipexctl doctor`", name=name)
-            fix = Fix("{fix}; or {leave_out}", fix=error.fix, leave_out=leave_out) if error.fix else leave_out
-            raise StartError(replace(StartFailure.of_host(name, error), fix=fix)) from None
-        homes[name] = home.path
+            failed[name] = error
+    if failed:
+        raise StartError(_without_answer(failed, len(hosts)))
     if refusal := check_same_home(
         {host.name: homes[host.name] for host in hosts}, [facts[host.name].account.user for host in hosts]
     ):

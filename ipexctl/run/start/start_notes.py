@@ -39,6 +39,7 @@ from ipexctl.projects.trainer_use import SETTING
 from ipexctl.run.start.script_imports import check_own_modules
 from ipexctl.run.start.start_request import StartError
 from ipexctl.sync.path_notes import PathNotes
+from ipexctl.text import format_count
 
 _SHOWN: Final = PathNotes("start-notes")
 _CALLS_KEPT: Final = 30
@@ -211,6 +212,18 @@ def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         )
 
 
+def batch_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+    """On a resumed run with fewer ranks than the first one, whose global batch only the script can keep."""
+    script = context.spec.project.script
+    keeps = script is not None and "IPEXCTL_FIRST_WORLD_SIZE" in (script.text or "")
+    if context.asked.resumed and plan.world_size < plan.first_world_size and not keeps:
+        yield (
+            f"{format_count(plan.world_size, 'rank')} instead of {plan.first_world_size}: the global batch is smaller "
+            f"({plan.world_size}/{plan.first_world_size}) unless the script's own settings grow with "
+            "$IPEXCTL_FIRST_WORLD_SIZE"
+        )
+
+
 def trl_notes(context: Gathered, plan: Plan) -> Iterator[str]:
     """On what this version of trl does not do. Raises a StartError if it does not know an option of the line."""
     version = context.env.packages.get("trl", "")
@@ -335,6 +348,7 @@ Note = Callable[[Gathered, Plan], Iterable[str]]
 OF_PLAN: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, accelerate_notes)
 """In `Plan.notes`. `copies_notes` also raises a StartError."""
 OF_SCRIPT: Final[tuple[Note, ...]] = (
+    batch_notes,
     missing_notes,
     trl_notes,
     gpu_notes,

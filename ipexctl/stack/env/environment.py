@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ipexctl.facts.facts import Facts
@@ -58,6 +59,7 @@ from ipexctl.stack.catalog import rows
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
+from ipexctl.stack.resolve.model import EnvRequest
 from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
@@ -327,9 +329,16 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
 
 
 def _other_version(record: EnvRecord, package: str) -> str:
+    """Suggest a bound below this version, once: if the environment was asked for with a bound, that was tried."""
     version = record.packages.get(canonicalize_name(package), "").partition("+")[0]
     if not version:
         return f"leave {package} out"
+    lines = [Requirement(line) for made_for in record.requests[-1:] for line in EnvRequest.from_json(made_for).packages]
+    own = [line for line in lines if canonicalize_name(line.name) == canonicalize_name(package)]
+    if any(bound.operator in ("<", "<=", "==", "~=") for line in own for bound in line.specifier):
+        return (
+            f"leave {package} out, or take the version that its page names for torch {record.packages.get('torch', '')}"
+        )
     return Fix(
         "leave {package} out, or try an older version: `ipexctl install --stack {row} --with {older}`",
         package=package,

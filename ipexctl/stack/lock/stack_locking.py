@@ -653,7 +653,7 @@ class _Locking:
         if isinstance(error, LacksWheel):
             why = f"{error.package} has no wheel for Python {plan.python}"
             return self._leave_out_lines(names, why, build=f"; to build it: --build {error.package}")
-        return self._leave_out_lines(names, f"no index has that version of {error.package}")
+        return self._leave_out_lines(names, error.why if isinstance(error, LacksVersion) else "no index has it")
 
     def _take_package(self, name: str) -> bool:
         """True if a line of a list that names a module (`sklearn`, `PIL`) names its package now."""

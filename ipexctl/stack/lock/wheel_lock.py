@@ -52,6 +52,8 @@ UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""
 _FILES: Final = 30_000
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+ENDED: Final = {"torchtext": "2.3"}
+"""Packages without further releases → the last torch that their compiled parts can be loaded with."""
 _LEAST: Final = 200_000_000
 """Free bytes for the host that stores the wheels first; even the smallest stack needs more."""
 
@@ -284,6 +286,7 @@ def make_lock(
     files that may be used.
     """
     wanted = tuple(packages)
+    refuse_ended_packages(wanted, plan.torch)
     asked = {*_projects_of(wanted), *(project["name"] for project in projects), *(each.wheel.name for each in kept)}
     own = {name: version for name, version in own.items() if name not in asked} | dict(stubs)
     held = [*plan.constraints, *constraints]
@@ -501,11 +504,22 @@ class LacksWheel(LacksPackage):
 
 
 class LacksVersion(UserError):
-    """No index has a version of a package outside the stack that the call allows."""
+    """No index has a version of a package outside the stack that the call allows. `why`: for the note of a list's line
+    that is left out for it."""
 
-    def __init__(self, package: str, reason: str, fix: str) -> None:
+    def __init__(self, package: str, reason: str, fix: str, why: str = "") -> None:
         super().__init__(reason, fix=fix)
-        self.package, self.reason = package, reason
+        self.package, self.reason, self.why = package, reason, why or f"no index has that version of {package}"
+
+
+def refuse_ended_packages(wanted: Iterable[str], torch: str) -> None:
+    """Raise a LacksVersion for a package whose last release cannot be imported with this torch."""
+    for name in (canonicalize_name(Requirement(line).name) for line in wanted):
+        last = ENDED.get(name, "")
+        if last and Version(torch).release[:2] > Version(last).release:
+            why = f"the last release of {name} is for torch {last}"
+            line = Fix("take its torch: `ipexctl install --torch {last} --with {name}`", last=last, name=name)
+            raise LacksVersion(name, f"{why}, and this stack has torch {torch}", line, why)
 
 
 class Conflict(UserError):

@@ -19,6 +19,7 @@ from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
 from ipexctl.commands.run_command import merged
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.homes.registry import RunRegistry, lacking_line, read_failed_call
+from ipexctl.node.common.fix import Fix
 from ipexctl.option_declaration import TypedCall
 from ipexctl.run.start.start_request import StartFailure
 from plan_helpers import spec_of

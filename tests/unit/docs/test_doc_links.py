@@ -62,7 +62,8 @@ LONG = frozenset(("docs/troubleshooting.md", "docs/benchmarks.md", "docs/options
 def test_no_other_page_is_long_and_all_of_them_can_be_read() -> None:
     words = {str(page.relative_to(ROOT)): len(page.read_text().split()) for page in SITE}
     assert {page for page, count in words.items() if count > 1800} <= LONG
-    assert sum(count for page, count in words.items() if page.startswith("docs/")) <= 38_000
+    typed = {page: count for page, count in words.items() if page != "docs/options.md"}
+    assert sum(count for page, count in typed.items() if page.startswith("docs/")) <= 38_000
 
 
 def test_first_picture_is_small_loads_nothing_and_stands_still_for_who_wants_that() -> None:

@@ -373,6 +373,57 @@ def test_facts_are_in_the_order_of_the_hosts() -> None:
     assert list(found) == ["node1", "node2", "node3"]
 
 
+def test_all_hosts_that_do_not_answer_are_named_in_one_call() -> None:
+    hosts = [Host(name=name, address=name) for name in ("node1", "nodx", "nody", "node9")]
+    answers = [HostFacts(hosts[0], "ok", facts=healthy())]
+    answers += [HostFacts(host, "unreachable", "its name can't be resolved") for host in hosts[1:3]]
+    answers += [HostFacts(hosts[3], "failed", "OTHER")]
+    with pytest.raises(StartError) as raised:
+        complete_facts(hosts, answers)
+    failure = raised.value.failure
+    assert failure.reason == "nod[x-y]: its name can't be resolved; node9: OTHER".replace("nod[x-y]", "nodx,nody")
+    assert (failure.hosts, failure.exit_code) == (("nodx", "nody", "node9"), 3)
+    assert "-l '!nodx,!nody,!node9'" in failure.fix
+
+
+def test_directory_of_the_project_does_not_hide_a_package_of_its_name(tmp_path: Path) -> None:
+    for name in ("gym/play.py", "shapes/round.py", "tqdm/__init__.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    script = script_in(tmp_path, "import gym\nimport shapes\nimport tqdm\n")
+    assert [entry.module for entry in script.imports] == ["gym"]
+    assert script_in(tmp_path, "import gym.play\n").imports == ()
+
+
+def test_compiled_module_of_an_own_package_is_among_its_files(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    for name in ("__init__.py", "core.cpython-311-x86_64-linux-gnu.so", "plain.so", "core2.so"):
+        (tmp_path / "pkg" / name).touch()
+    script = script_in(tmp_path, "import pkg.core\nfrom pkg import plain\n")
+    files = {"pkg/__init__.py", "pkg/core.cpython-311-x86_64-linux-gnu.so", "pkg/plain.so"}
+    assert set(script.own_files) == files
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nope.sh", "nope.sh' does not exist"),
+        ("bash -x strat.sh --lr 1", "ipexctl run bash -x start.sh --lr 1"),
+        ("./strat.sh", "ipexctl run start.sh"),
+    ],
+)
+def test_shell_script_that_is_not_there_is_refused(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "start.sh").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as raised:
+        locate_project(spec_of("command", tuple(line.split()), sync=True), tmp_path, ipexctl_command("run"))
+    assert words in f"{raised.value.message}\n{raised.value.fix}"
+    dashes = spec_of("command", tuple(line.split()), sync=True, is_behind_dashes=True)
+    assert locate_project(dashes, tmp_path).shell_script == ""
+
+
 def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").touch()
 

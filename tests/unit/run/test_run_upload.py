@@ -16,7 +16,7 @@ from ipexctl.node.common.asked import Asked, Export
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.start import upload
-from ipexctl.run.start.start_notes import restart_notes, shell_notes
+from ipexctl.run.start.start_notes import batch_notes, restart_notes, shell_notes
 from ipexctl.run.start.start_request import StartError, StartFailure
 from plan_helpers import changed, small_plan, spec_of
 
@@ -144,6 +144,21 @@ def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
     for more in ({"max_restarts": 0}, {"keep_going": True}, {"checkpoint": "out"}):
         asked = context.asked._replace(**more)
         assert list(restart_notes(SimpleNamespace(asked=asked), apart)) == []  # type: ignore[arg-type]
+
+
+def test_resumed_run_with_fewer_ranks_says_what_its_batch_is() -> None:
+    def notes(text: str = "", *, first: int = 4, resumed: tuple[str, ...] = ("r",)) -> list[str]:
+        script = SimpleNamespace(text=text)
+        spec: Any = SimpleNamespace(project=SimpleNamespace(script=script))
+        context: Any = SimpleNamespace(asked=Asked(resumed=resumed), spec=spec)
+        plan = small_plan(("node1", "node2"))._replace(first_world_size=first)
+        assert plan.world_size == 2
+        return list(batch_notes(context, plan))
+
+    (note,) = notes()
+    assert "2 ranks instead of 4" in note
+    assert "(2/4)" in note
+    assert notes(first=2) == notes(resumed=()) == notes('os.environ["IPEXCTL_FIRST_WORLD_SIZE"]') == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from ipexctl.node.env.env_replies import EnvRecord, VerifyPhase, VerifyResult
 from ipexctl.stack.catalog import merged
 from ipexctl.stack.env.environment import explain
 from ipexctl.stack.env.record import SCHEMA
-from ipexctl.stack.resolve.model import StackRequest
+from ipexctl.stack.lock.wheel_lock import LacksVersion, refuse_ended_packages
+from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
 
@@ -282,3 +283,20 @@ def test_no_package_is_guessed_for_a_module_that_nobody_knows() -> None:
     _, fix = told("import peft", "ModuleNotFoundError: No module named 'frobnicate'", record=record)
     assert "--with frobnicate" not in fix
     assert missing(fix, "no package known leave peft out") == []
+
+
+@pytest.mark.parametrize(("asked", "has_line"), [("torchdata", True), ("torchdata<0.11.0", False), ("six", True)])
+def test_older_version_is_suggested_once(asked: str, has_line: bool) -> None:
+    packages = {"torch": "2.13.0+cpu", "torchdata": "0.10.1"}
+    record = RECORD._replace(packages=packages, requests=(EnvRequest(StackRequest(), (asked,)).to_json(),))
+    _, fix = told("import torchdata", "AttributeError: what no table has", record=record)
+    assert ("torchdata<0.10.1" in fix) == has_line
+    assert "leave torchdata out" in fix
+
+
+def test_package_without_further_releases_is_refused_before_its_torch_is_replaced() -> None:
+    with pytest.raises(LacksVersion) as raised:
+        refuse_ended_packages(["six", "torchtext>=0.6"], "2.13.0")
+    assert raised.value.package == "torchtext"
+    assert str(raised.value.fix).endswith("ipexctl install --torch 2.3 --with torchtext")
+    refuse_ended_packages(["torchtext"], "2.3.1+cpu")

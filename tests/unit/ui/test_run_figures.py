@@ -127,6 +127,14 @@ def test_bars_before_a_training_are_no_steps(title: str) -> None:
     assert (figures.step, figures.speed) == ((0, 60), "")
 
 
+def test_speed_of_a_bar_without_a_total_is_the_training_s_only_if_its_title_is() -> None:
+    figures = Figures()
+    figures.read_line(0, "Generating train split: 20 examples [00:00, 17918.25 examples/s]")
+    assert (figures.step, figures.speed, figures.over(None)) == (None, "", None)
+    figures.read_line(0, "throughput: 120 samples/s")
+    assert figures.speed == "120 samples/s"
+
+
 def test_a_script_s_own_counter_comes_before_the_measured_one() -> None:
     measured, printed = TrainingProgress(127, 139, 0.5, 12, age=1.0), Figures()
     assert printed.over(measured) == measured

@@ -62,8 +62,10 @@ class PrintedFigures:
 
     def _read_progress(self, rank: int, line: str, *, has_loss: bool) -> None:
         bar, step_text, epoch, speed = (pattern.search(line) for pattern in (_BAR, _STEP, _EPOCH, _SPEED))
-        title = line[: bar.start()] if bar and not has_loss else ""
-        if _ASIDE.search(title) or (_NAMED.search(title) and not _TRAINS.search(title)):
+        # A bar without a total is only a speed: `Generating train split: 20 examples [00:00, 17918.25 examples/s]`.
+        rate = bar or (speed if not step_text else None)
+        title = line[: rate.start()] if rate and not has_loss else ""
+        if _ASIDE.search(title) or (bar and _NAMED.search(title) and not _TRAINS.search(title)):
             return
         if (bar or step_text or epoch or speed) and rank != self._progress_from:
             self._progress_from, self._step_in_words = rank, False
