@@ -418,7 +418,9 @@ def test_shell_script_that_is_not_there_is_refused(
     (tmp_path / "start.sh").touch()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as raised:
-        locate_project(spec_of("command", tuple(line.split()), sync=True), tmp_path, ipexctl_command("run"))
+        locate_project(
+            spec_of("command", tuple(line.split()), sync=True, is_behind_dashes=False), tmp_path, ipexctl_command("run")
+        )
     assert words in f"{raised.value.message}\n{raised.value.fix}"
     dashes = spec_of("command", tuple(line.split()), sync=True, is_behind_dashes=True)
     assert locate_project(dashes, tmp_path).shell_script == ""
