@@ -1,4 +1,4 @@
-"""Files beside docs/ that pages link to (examples, playbooks, what is measured, ARCHITECTURE.md) become part of the site.
+"""Files beside docs/ that pages link to (examples, playbooks, measured programs, ARCHITECTURE.md) are part of the site.
 
 A page's HTML marks short spans of code and options, within which a browser must not break a line. The addresses of
 the site and of the repository are those of pyproject.toml. Addresses of pages that became sections lead there, and a

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer
+
 from ipexctl.commands.app import commands, load_command
-from tools.man_pages import RoffFormatter
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 HEAD = """\
@@ -38,7 +39,7 @@ class Section(NamedTuple):
     rows: list[Row]
 
 
-class RowFormatter(RoffFormatter):
+class RowFormatter(typer.Context.formatter_class):  # type: ignore[misc, valid-type]  # of typer's own click
     """Takes what click's formatter takes, and collects its rows."""
 
     def __init__(self) -> None:

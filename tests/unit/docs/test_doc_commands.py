@@ -15,7 +15,7 @@ from ipexctl.commands.app import app as root
 from ipexctl.commands.app import commands, load_command
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.launcher_options import LAUNCHERS
-from tools.options_page import page as page_of_options
+from options_page import page as page_of_options
 
 FOREIGN_OPTIONS = frozenset(
     f"--{name}"
