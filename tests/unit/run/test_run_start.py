@@ -412,7 +412,7 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
     pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
     with pytest.raises(StartError) as caught:
         RunStart(replace(REQUEST, hosts=HOSTS), pool, StartWatcher()).gather()
-    assert caught.value.failure.hosts == ("a",)
+    assert caught.value.failure.hosts == ("a", "b")
     del caught
     gc.collect()
     assert not pool.cancel.thrown
