@@ -27,6 +27,8 @@ TENSORS, ELEMENTS = 16, 4096
 MEASURED, SPREAD = 32, 256
 """Tensors of a measure, and elements of each."""
 TINY = 1e-5
+LEFT = 4
+"""Gradients that are looked at after each step, until one was cleared."""
 MOST_FED = 256
 """Forward passes of the first steps whose inputs are hashed."""
 RANDOM_STATE = 5056
@@ -41,12 +43,65 @@ COLLECTIVES = (
 PEER_TO_PEER = ("send", "recv", "isend", "irecv")
 
 
-class Pass:
-    """An order of a DistributedSampler's indices, and the steps made with it."""
+FEWEST_EPOCHS = 3
+"""Epochs in one order that are none by chance, if the script calls `set_epoch`."""
 
-    def __init__(self, order: tuple[Any, ...], *, is_repeated: bool) -> None:
-        self.order, self.is_repeated = order, is_repeated
-        self.steps = 0
+
+class Passes:
+    """The orders of a DistributedSampler's indices, one for each pass over it in which steps were made."""
+
+    def __init__(self) -> None:
+        self.orders: set[tuple[Any, ...]] = set()
+        self.epochs = self.steps = 0
+        """Passes with more than one step, and steps of the current pass."""
+        self.now: tuple[Any, ...] = ()
+        self.is_told = False
+        """True once the script has called `set_epoch`."""
+
+    def after_step(self) -> None:
+        self.steps += 1
+        if self.steps == FEWEST_STEPS_OF_EPOCH:
+            self.epochs += 1
+            self.orders.add(self.now)
+
+    @property
+    def is_repeated(self) -> bool:
+        """True if each of the epochs had the same order."""
+        return len(self.orders) == 1 and self.epochs >= (FEWEST_EPOCHS if self.is_told else 2)
+
+
+FEWEST_STEPS_OF_EPOCH = 2
+
+
+class Weights:
+    """The parameters of an optimizer and the sum of each before its first step, kept for as long as the optimizer
+    lives: what a whole training changed is seen at its end, where the script may have left only the optimizer."""
+
+    def __init__(self, optimizer: Any, at_end: Any) -> None:
+        self.optimizer = weakref.ref(optimizer, at_end)
+        self._groups, self._first = optimizer.param_groups, parameters_of(optimizer)
+        self._sums = [sum_of(each) for each in self._first]
+        self.inside: list[Any] = []
+        """Parameters in DistributedDataParallel if there are some, else all."""
+        self.outside: list[Any] = []
+        """The others, then, without those that the wrapper was told to leave out."""
+
+    def has_changed(self) -> bool:
+        now = [each for group in self._groups for each in group["params"]]
+        is_other = [*map(id, now)] != [*map(id, self._first)]
+        return is_other or any(sum_of(each) != before for each, before in zip(self._first, self._sums))
+
+    def divide(self, models: Sequence[Any]) -> None:
+        named = [(model, *each) for model in models for each in model.module.named_parameters()]
+        ignored = {id(each) for model, name, each in named if name in getattr(model, "parameters_to_ignore", ())}
+        wrapped = {id(each) for _, _, each in named} - ignored
+        self.inside = [each for each in self._first if id(each) in wrapped]
+        others = [each for each in self._first if id(each) not in wrapped | ignored]
+        self.outside = [each for each in others if each.requires_grad] if self.inside else []
+        self.inside = self.inside or others
+
+    def measures(self) -> tuple[float, float]:
+        return measure_of(self.inside), measure_of(self.outside)
 
 
 class TrainingEvidence:
@@ -60,7 +115,9 @@ class TrainingEvidence:
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._steps = 0
         self._sampler: Any = None
-        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._passes: weakref.WeakKeyDictionary[Any, Passes] = weakref.WeakKeyDictionary()
+        self._all_passes: list[Passes] = []
+        """Also of samplers that are gone."""
         self._input = self._fed = self._target = 0
         """Hash of what the model was fed last, forward passes of DistributedDataParallel, and hash of what the last
         loss was compared with."""
@@ -74,24 +131,34 @@ class TrainingEvidence:
         """Addresses of the gradients once a collective has been called since."""
         self._reduced = self._flat = 0
         """Numbers that all-reduces of the script have summed since: of gradients in place, and of others."""
-        self._kept: tuple[Any, int, float] | None = None
-        """A parameter, a place of its gradient, and the number there at the last step; None if it was cleared since."""
-        self._is_interval = False
-        self._watched: list[tuple[weakref.ref[Any], Any, Any]] = []
-        """Parameters, the places where their first gradients were not 0, and the numbers there."""
+        self._kept: tuple[Any, Any] | None = None
+        """A parameter and numbers of its gradient at the last step; None if they were changed since, or if a backward
+        did not add to them."""
+        self._is_interval = self._is_grown = False
+        self._left: list[tuple[weakref.ref[Any], tuple[int, int]]] = []
+        """Parameters, and their gradients' versions after the last step, as long as nothing has ever changed them
+        before the next backward."""
+        self._weights: dict[int, Weights] = {}
+        self._forwards = 0
+        """Forward passes of DistributedDataParallel that prepare an exchange."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
         """`models`: all models in DistributedDataParallel."""
         fields = self.fields
-        if not fields.get("has_gradients"):
-            fields["has_gradients"] = any(each.grad is not None for each in parameters_of(optimizer))
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         parameters = parameters_of(optimizer) if is_looked_at(count) else []
         if not {type(each) for each in parameters} <= {sys.modules["torch"].nn.Parameter, sys.modules["torch"].Tensor}:
             self.is_on = False  # DTensors, and flat parameters of FSDP
             return
-        if parameters and not fields.setdefault("is_changed", False):
-            self._watch(parameters)
+        if count == 1:
+            key = id(optimizer)
+            self._weights[key] = Weights(optimizer, lambda _: self._end(key))
+            for name in ("is_changed", "has_gradients", "has_nonzero"):
+                fields.setdefault(name, False)
+        if not fields["has_nonzero"]:
+            self._note_gradients(parameters or parameters_of(optimizer))
+        if parameters and count > 1 and not fields["is_changed"]:
+            fields["is_changed"] = self._weights[id(optimizer)].has_changed()
         self._optimizer = self._optimizer or weakref.ref(optimizer)
         if self._optimizer() is not optimizer:
             return
@@ -105,11 +172,11 @@ class TrainingEvidence:
             return
         if count == 1:
             self._sent = self._most_sent = 0  # what comes before may be the first parameters
-        wrapped = {id(each) for model in models for each in model.parameters()}
-        inside = [each for each in parameters if id(each) in wrapped]
-        samples[str(count)] = measure_of(inside or parameters)
-        if inside and (outside := [each for each in parameters if id(each) not in wrapped and each.requires_grad]):
-            fields["outside"][str(count)] = measure_of(outside)
+        weights = self._weights[id(optimizer)]
+        weights.divide(models)
+        samples[str(count)], outside = weights.measures()
+        if weights.outside:
+            fields["outside"][str(count)] = outside
         sizes = [each.numel() for each in parameters]
         fields.update(elements=sum(sizes), largest=max(sizes, default=0))
         self._note_sums(parameters, models)
@@ -118,25 +185,24 @@ class TrainingEvidence:
         fields["rate"] = max([*filter(math.isfinite, rates), fields.get("rate") or 0.0])
         self.note_models(models)
 
-    def _watch(self, parameters: Sequence[Any]) -> None:
-        """Note whether a gradient is not 0, and whether a number whose gradient was not 0 has changed."""
-        fields = self.fields
-        found = [(ref(), places, values) for ref, places, values in self._watched]
-        known = {id(each) for each, _, _ in found}
-        fields["is_changed"] = any(
-            each is None or bool((sample_of(each)[places] != values).any()) for each, places, values in found
-        )
-        with_gradients = [each for each in parameters if each.grad is not None]
-        if len(found) >= 4 * TENSORS or not known.isdisjoint(map(id, parameters)):
+    def _note_gradients(self, parameters: Sequence[Any]) -> None:
+        """Note whether there is a gradient, and one that is not 0. Called before each step until there was one."""
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        self.fields["has_gradients"] = self.fields["has_gradients"] or bool(gradients)
+        self.fields["has_nonzero"] = any(not is_plain(each) or bool(each.any()) for each in gradients)
+
+    def _end(self, key: int) -> None:
+        """Look at the parameters of an optimizer for the last time."""
+        weights = self._weights.pop(key, None)
+        if weights is None or not self.is_on:
             return
-        for each in with_gradients[:: 1 + len(with_gradients) // TENSORS]:
-            if is_plain(each.grad) and each.grad.stride() == each.stride():
-                places = sample_of(each.grad) != 0
-                if bool(places.any()):
-                    self._watched.append((weakref.ref(each), places, sample_of(each)[places]))
-        fields["has_nonzero"] = bool(self._watched)
-        if not self._watched and not all(is_plain(each.grad) and not each.grad.any() for each in with_gradients):
-            fields["is_changed"] = fields["has_nonzero"] = True  # not looked at
+        self.fields["is_changed"] = self.fields["is_changed"] or weights.has_changed()
+        if self._optimizer is not None and weights.optimizer() in (None, self._optimizer()):
+            self.fields["ends"] = [self._steps + 1, *weights.measures()]
+
+    def end(self) -> None:
+        for key in list(self._weights):
+            self._end(key)
 
     def _note_sums(self, parameters: Sequence[Any], models: Sequence[Any]) -> None:
         """Note whether the script has cleared the gradients since the backward, or summed them over all ranks."""
@@ -149,11 +215,10 @@ class TrainingEvidence:
         self.fields["reduced"] += is_flat or self._reduced > (1 - SMALL_SHARE) * max(size, 1)
 
     def _keep_gradient(self, parameters: Sequence[Any]) -> None:
-        """Keep a number of a gradient, to see whether it is still there at the next backward."""
+        """Keep numbers of a gradient, to see whether the next backward adds to them."""
         for each in parameters[: -TENSORS - 1 : -1]:
-            if is_plain(each.grad) and float((sample := sample_of(each.grad).abs()).max()):
-                place = int(sample.argmax())
-                self._kept = weakref.ref(each), place, float(sample_of(each.grad)[place])
+            if is_plain(each.grad) and bool((sample := sample_of(each.grad)).any()):
+                self._kept = weakref.ref(each), sample.clone()
                 return
 
     def note_models(self, models: Sequence[Any]) -> None:
@@ -172,11 +237,13 @@ class TrainingEvidence:
 
     def after_step(self) -> None:
         self._joined = 0
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        if optimizer is not None and not self.fields.get("is_written"):
+            some = [each for each in parameters_of(optimizer) if is_plain(each.grad)][:LEFT]
+            self._left = [(weakref.ref(each), version_of(each.grad)) for each in some]
         current = self._passes.get(self._sampler) if self._sampler is not None else None
         if current is not None:
-            current.steps += 1
-            if current.is_repeated and current.steps > 1:
-                self.fields["is_order_repeated"] = True
+            current.after_step()
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         self._sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
@@ -188,6 +255,9 @@ class TrainingEvidence:
         self._joined = 0
         if not model.require_backward_grad_sync:
             self.fields["is_skipped"] = True
+        else:
+            self._forwards += 1
+            self.fields["is_synced"] = self.fields.get("is_synced", False) or self._forwards > 1
         if self._fed < MOST_FED and len(self.fields["losses"]) < FIRST_STEPS:
             self._fed += 1
             self._feed(inputs)
@@ -199,8 +269,12 @@ class TrainingEvidence:
         """`nodes`: of its graph."""
         fields = self.fields
         fields["backwards"] += 1
+        self._check_left()
         self._check_kept()
-        if loss is None or len(fields["losses"]) >= FIRST_STEPS:
+        if loss is None:
+            return
+        fields["all_losses"] = zlib.crc32(struct.pack("d", float(loss)), fields.get("all_losses", 0))
+        if len(fields["losses"]) >= FIRST_STEPS:
             return
         fields["inputs"].append(self._input)
         fields["losses"].append(zlib.crc32(struct.pack("d", float(loss))))
@@ -218,18 +292,34 @@ class TrainingEvidence:
         before, self._target = self._target, self._target if target is None else hash_of([target])
         fields["is_varied"] = fields["is_varied"] or before not in (0, self._target)
 
+    def _check_left(self) -> None:
+        """A script clears gradients between a step and the next backward, or scales them to use them again."""
+        now = [(before, getattr(parameter(), "grad", None)) for parameter, before in self._left]
+        if any(gradient is None or version_of(gradient) != before for before, gradient in now):
+            self.fields["is_written"] = True
+        self._left = []
+
     def _check_kept(self) -> None:
-        """A script clears gradients between two steps, or scales them to use them again."""
-        if self._kept is not None:
-            parameter, place, value = self._kept
-            gradient = getattr(parameter(), "grad", None)
-            number = float(sample_of(gradient)[place]) if is_plain(gradient) else 0.0
-            if not number or (number != value and not self._is_interval):
+        """Before the first backward after a step, its gradient has to be as it was."""
+        if self._kept is not None and not self._is_interval:
+            gradient = getattr(self._kept[0](), "grad", None)
+            if not is_plain(gradient) or bool((sample_of(gradient) != self._kept[1]).any()):
                 self._kept = None
-            self._is_interval = True
+        self._is_grown = self._kept is not None and not self._is_interval
+        self._is_interval = True
+
+    def _check_growth(self) -> None:
+        """After that backward, the gradient is another one only if the backward added to it. A script that keeps fp32
+        copies of its weights gives these their gradients later."""
+        if self._is_grown and self._kept is not None:
+            gradient = getattr(self._kept[0](), "grad", None)
+            if not is_plain(gradient) or not bool((sample_of(gradient) != self._kept[1]).any()):
+                self._kept = None
+        self._is_grown = False
 
     def after_backward(self) -> None:
         self._joined = 0
+        self._check_growth()
         optimizer = self._optimizer() if self._optimizer is not None else None
         self._gradients, self._places, self._reduced, self._flat = [], set(), 0, 0
         if optimizer is not None and is_looked_at(self._steps + 1):
@@ -242,9 +332,18 @@ class TrainingEvidence:
         self.fields.setdefault("divided", (rows_of(sampler.dataset), len(sampler.dataset), sampler.num_replicas))
         if not sampler.shuffle:
             return
-        before, order = self._passes.get(sampler), (sampler.epoch, sampler.seed)
-        is_repeated = before is not None and before.order == order and before.steps > 1
-        self._passes[sampler] = Pass(order, is_repeated=is_repeated)
+        passes = self._passes_of(sampler)
+        passes.now, passes.steps = (sampler.epoch, sampler.seed), 0
+
+    def _passes_of(self, sampler: Any) -> Passes:
+        if sampler not in self._passes:
+            self._passes[sampler] = passes = Passes()
+            self._all_passes = [*self._all_passes[-MOST_SAMPLES:], passes]
+        return self._passes[sampler]
+
+    def on_epoch(self, sampler: Any) -> None:
+        """Called if the script tells a DistributedSampler its epoch."""
+        self._passes_of(sampler).is_told = True
 
     def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool, is_sum: bool) -> None:
         size = max(map(size_in, values), default=0)
@@ -266,6 +365,7 @@ class TrainingEvidence:
         if not self.is_on:
             return {}
         sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
+        self.fields["is_order_repeated"] = any(each.is_repeated for each in self._all_passes)
         return {**self.fields, "steps": self._steps, **sent}
 
 
@@ -283,6 +383,16 @@ def is_looked_at(step: int) -> bool:
 
 def parameters_of(optimizer: Any) -> list[Any]:
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def sum_of(tensor: Any) -> int:
+    """The sum of a tensor's numbers as integers of their size, which differs if one of them does."""
+    torch = sys.modules["torch"]
+    if tensor.device.type == "meta":
+        return 0
+    values = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return int(values.view(kind).sum(dtype=torch.int64))
 
 
 def is_plain(gradient: Any) -> bool:

@@ -602,6 +602,7 @@ class Meter:
             elif may_train and not self._has_changed() and (self._kept or self._is_training_script()):
                 self._group = UNUSED
                 self._write(time.monotonic_ns())
+            self.gather(self.evidence.end)
             if self.is_used or any(lever.has_acted for lever in acting_levers.values()):
                 self._write_document()
         except Exception:  # noqa: BLE001
@@ -791,6 +792,14 @@ def watch_samplers(module: Any) -> None:
         return give(self)
 
     kind.__iter__ = __iter__
+    set_epoch = kind.set_epoch
+
+    @functools.wraps(set_epoch)
+    def set_epoch_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own.gather(own.evidence.on_epoch, self)
+        return set_epoch(self, *args, **kwargs)
+
+    kind.set_epoch = set_epoch_and_note
 
 
 def watch_collectives(module: Any) -> None:

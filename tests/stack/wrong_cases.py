@@ -234,6 +234,12 @@ def never_cleared() -> None:
     train(model, descent(model, 1e-4), clear=nothing)
 
 
+@wrong("unchanged")
+def too_small_for_bf16() -> None:
+    model = DistributedDataParallel(network().bfloat16())
+    train(model, descent(model, 1e-9), loss_of=lambda values: error(model(values.bfloat16()).float(), values))
+
+
 @wrong("summed-twice")
 def summed_twice() -> None:
     model = DistributedDataParallel(network())
@@ -643,6 +649,82 @@ def moved_and_back() -> None:
         return loss
 
     train(model, optimizer, loss_of=move)
+
+
+@right
+def late_rate() -> None:
+    model = DistributedDataParallel(network())
+    optimizer = descent(model)
+
+    def choose(step: int) -> None:
+        optimizer.param_groups[0]["lr"] = 0.0 if step < 14 else 0.01
+
+    train(model, optimizer, before_step=choose)
+
+
+@right
+def late_reward() -> None:
+    """No gradient but 0 at the first steps, also at those that are looked at."""
+    model = DistributedDataParallel(network())
+    counted = iter(range(STEPS))
+    train(model, descent(model), loss_of=lambda values: (next(counted) > 10) * error(model(values), values))
+
+
+@right
+def copies_in_fp32() -> None:
+    """The copies' gradients are replaced at each step, and nothing clears them."""
+    model = DistributedDataParallel(network().bfloat16())
+    copies = [each.detach().float().requires_grad_() for each in model.parameters()]
+    optimizer = torch.optim.SGD(copies, 0.01)
+
+    def give(_: int) -> None:
+        for each, own in zip(copies, model.parameters(), strict=True):
+            each.grad = own.grad.float()
+
+    def copy_back(_: int) -> None:
+        with torch.no_grad():
+            for each, own in zip(copies, model.parameters(), strict=True):
+                own.copy_(each)
+
+    loss_of = lambda values: error(model(values.bfloat16()).float(), values)  # noqa: E731
+    train(model, optimizer, loss_of=loss_of, before_step=give, after_step=copy_back, clear=model.zero_grad)
+
+
+@right
+def tried_before_it_trains() -> None:
+    """A pass over the data that looks for a rate, then epochs of other orders."""
+    model, data = DistributedDataParallel(network()), samples()
+    sampler = DistributedSampler(data)
+    optimizer, loader = descent(model), DataLoader(data, 8, sampler=sampler)
+    train_set(model, optimizer, loader, epochs=1)
+    train_set(model, optimizer, loader, sampler=sampler)
+
+
+@right
+def tried_before_one_epoch() -> None:
+    model, data = DistributedDataParallel(network()), samples()
+    sampler = DistributedSampler(data)
+    optimizer, loader = descent(model), DataLoader(data, 8, sampler=sampler)
+    train_set(model, optimizer, loader, epochs=1)
+    train_set(model, optimizer, loader, sampler=sampler, epochs=1)
+
+
+@right
+def own_experts() -> None:
+    model = network()
+    model.add_module("expert", nn.Linear(4, 4))
+    nn.init.normal_(model.expert.weight, generator=seeded(rank()))
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["expert.weight", "expert.bias"])
+    wrapped = DistributedDataParallel(model)
+    train(wrapped, descent(wrapped))
+
+
+@right
+def data_that_parts() -> None:
+    """The first steps are of a set that all ranks calibrate with."""
+    model = DistributedDataParallel(network())
+    data = lambda step: torch.randn(8, 16, generator=seeded(step + 1000 * rank() * (step >= 9)))  # noqa: E731
+    train(model, descent(model), data=data)
 
 
 def run_in_child(number: int, name: str, case: Case) -> None:

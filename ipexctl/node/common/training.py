@@ -41,7 +41,7 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "call the model whose parameters the optimizer has, outside torch.no_grad()",
     ),
     "cleared": (
-        "trained nothing: the gradients of each backward were cleared before the step",
+        "trained nothing: no step had a gradient that was not 0, and the backward's were cleared before it",
         "call zero_grad() before the backward, or after the step",
     ),
     "zero-gradients": (
@@ -49,7 +49,7 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "look for a frozen or detached part between the loss and the parameters of the optimizer",
     ),
     "unchanged": (
-        "trained nothing: no step changed a weight",
+        "trained nothing: after all steps, each weight is what it was before the first",
         "set a learning rate that changes weights of this type",
     ),
     "not-cleared": (
@@ -75,6 +75,10 @@ _WRONG: Mapping[str, tuple[str, str]] = {
 }
 """Kind → what the ranks did, and what to change."""
 _QUESTIONS: Mapping[str, tuple[str, str]] = {
+    "nothing-yet": (
+        "have changed no weight yet",
+        "look for a learning rate of 0, and for a frozen or detached part between the loss and the optimizer's parameters",
+    ),
     "no-exchange": ("exchanged no gradients", _SHARED),
     "small-groups": ("are in process groups of one rank each, and exchanged no gradients", _SHARED),
     "outside": (
@@ -149,17 +153,20 @@ class RankTraining(NamedTuple):
     backwards: int = 0
     """Calls of backward, also those without a step."""
     has_gradients: bool = True
-    """True once an optimizer was about to step with a gradient."""
+    """True once an optimizer was about to step with a gradient; of all steps."""
     is_cleared: bool = False
     """True if a parameter of the optimizer had a gradient after a backward, and none at the step."""
     has_nonzero: bool = True
-    """True once a gradient was not 0, and a weight has changed, as far as that is looked at."""
+    """True once a gradient was not 0 at a step; of all steps."""
     is_changed: bool = True
+    """False if the weights of all optimizers are what they were before the first step, or are not known to differ."""
     rate: float | None = None
     """Highest learning rate that was seen."""
     intervals: int = 0
-    """Pairs of successive steps that were looked at, and those between which nothing cleared the gradients."""
+    """Pairs of successive steps that were looked at, and those between which a backward added to the gradients."""
     carried: int = 0
+    is_written: bool = False
+    """True once something cleared or changed a gradient between a step and the next backward; of all steps."""
     elements: int = 0
     """Numbers in the parameters of the first optimizer."""
     largest: int = 0
@@ -167,7 +174,9 @@ class RankTraining(NamedTuple):
     parameters: Mapping[int, Computed] = {}
     """Step → measure of the parameters before it; only those in DistributedDataParallel if there are some."""
     outside: Mapping[int, Computed] = {}
-    """The others, then."""
+    """The others, then, without those that DistributedDataParallel was told to ignore."""
+    ends: tuple[Computed, ...] = ()
+    """The step after the last, and the measures of both at the end of the optimizer; empty if it is not known."""
     sent: int = 0
     """Numbers in the script's own collectives, all and in the largest; DDP's are not among them."""
     most_sent: int = 0
@@ -177,6 +186,8 @@ class RankTraining(NamedTuple):
     inputs: tuple[int, ...] = ()
     """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of the first backwards."""
     losses: tuple[int, ...] = ()
+    all_losses: int = 0
+    """Hash of the losses of all backwards; 0 if unknown."""
     is_varied: bool = False
     """True if two of the inputs differ, or the targets of two losses."""
     is_joint: bool = False
@@ -184,7 +195,7 @@ class RankTraining(NamedTuple):
     divided: tuple[int, ...] = ()
     """Hash and number of the rows that a DistributedSampler divides among so many ranks; 0 if the rows are unknown."""
     is_order_repeated: bool = False
-    """True if a DistributedSampler gave two epochs of steps the same order."""
+    """True if a DistributedSampler gave all epochs of steps the same order."""
     models: int = 0
     """Models of DistributedDataParallel."""
     group: tuple[int, ...] = ()
@@ -216,6 +227,16 @@ class RankTraining(NamedTuple):
         """True if DistributedDataParallel alone exchanges its gradients, at each backward."""
         return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_hooked)
 
+    def measures(self, *, outside: bool = False) -> Mapping[int, float]:
+        """Step → measure of the parameters, with that at the end."""
+        found: Mapping[int, float] = self.outside if outside else self.parameters
+        is_known = len(self.ends) == 3 and bool(found)
+        return {**found, int(self.ends[0]): self.ends[2 if outside else 1]} if is_known else found
+
+    @property
+    def is_never_cleared(self) -> bool:
+        return self.intervals > 0 and self.has_always(self.carried) and not self.is_written
+
     def has_always(self, steps: int) -> bool:
         """The first step that is looked at comes before the first that can be."""
         return steps >= max(FEWEST_STEPS, len(self.parameters)) - 1
@@ -228,6 +249,9 @@ def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: b
         return (WrongTraining.seen("no-step", idle, f"{ranks[idle[0]].backwards:,} backward passes"),)
     if any(rank.steps < (FEWEST_STEPS if is_over else STEPS_OF_LIVE) for rank in ranks.values()):
         return ()
+    if not is_over and not any(rank.is_changed for rank in ranks.values()):
+        steps = min(rank.steps for rank in ranks.values())
+        return (WrongTraining.seen("nothing-yet", sorted(ranks), f"{steps:,} steps of the optimizer"),)
     return tuple(each for each in _find(dict(sorted(ranks.items()))) if each.certain or is_over)
 
 
@@ -244,10 +268,10 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
     if nothing := _trained_nothing(found):
         yield seen(nothing[0], all_ranks, f"{found[0].steps} steps of the optimizer{nothing[1]}")
         return
-    if kept := [number for number, rank in ranks.items() if rank.intervals and rank.has_always(rank.carried)]:
+    if kept := [number for number, rank in ranks.items() if rank.is_never_cleared]:
         yield seen("not-cleared", kept, f"each of the {ranks[kept[0]].carried} times that were looked at")
     if repeated := [number for number, rank in ranks.items() if rank.is_order_repeated]:
-        yield seen("same-order", repeated, "two epochs of its DistributedSampler")
+        yield seen("same-order", repeated, "all epochs of its DistributedSampler")
     if len(ranks) < 2:
         return
     rows = {rank.divided[0] for rank in found if rank.divided[2:] == (len(found),)}
@@ -258,7 +282,7 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
     for group in _groups(ranks).values():
         yield from _alike(group, [ranks[number] for number in group])
         yield from _differing(group, [ranks[number] for number in group])
-    since = _apart_since([rank.parameters for rank in found]) if _is_one_model(found) else 0
+    since = _apart_since([rank.measures() for rank in found]) if _is_one_model(found) else 0
     if since and all(rank.trains_alone for rank in found):
         yield seen(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
     elif since and not any(rank.models for rank in found) and all(rank.has_always(rank.reduced) for rank in found):
@@ -273,32 +297,34 @@ def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[
     if any(rank.is_joint for rank in ranks):
         return
     is_fed_alike = all(first.inputs) and len({rank.inputs for rank in ranks}) == 1
-    is_known, is_equal = all(map(all, (rank.inputs for rank in ranks))), len({rank.losses for rank in ranks}) == 1
+    is_known = all(map(all, (rank.inputs for rank in ranks)))
+    is_equal = len({(rank.losses, rank.all_losses) for rank in ranks}) == 1
     if is_fed_alike and first.is_synced:
-        both = f"inputs{' and losses' if is_equal else ''} of the first {len(first.losses)} steps are equal"
-        yield WrongTraining.seen("same-data" if is_equal else "same-inputs", numbers, f"the {both}")
+        inputs = f"the inputs of the first {len(first.losses)} steps"
+        kind, which = ("same-data", f"{inputs} and all losses") if is_equal else ("same-inputs", inputs)
+        yield WrongTraining.seen(kind, numbers, f"{which} are equal")
     elif is_equal and (is_fed_alike or not is_known) and len(set(first.losses)) > 1:
-        yield WrongTraining.seen("same-losses", numbers, f"the first {len(first.losses)} losses")
+        yield WrongTraining.seen("same-losses", numbers, f"all {first.backwards} losses")
 
 
 def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
     """Parameters of one model in DistributedDataParallel that are not equal any more, or beside it."""
     if not all(rank.is_plain for rank in ranks) or not _is_one_model(ranks) or any(rank.may_share for rank in ranks):
         return
-    if since := _apart_since([rank.parameters for rank in ranks]):
+    if since := _apart_since([rank.measures() for rank in ranks]):
         yield WrongTraining.seen("differ", numbers, f"since step {since}")
-    if since := _apart_since([rank.outside for rank in ranks]):
+    if since := _apart_since([rank.measures(outside=True) for rank in ranks]):
         yield WrongTraining.seen("outside", numbers, f"since step {since}")
 
 
 def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
-    """Kind, and more evidence than the number of steps."""
+    """Kind, and more evidence than the number of steps; None if a weight has changed by the end, or may have."""
+    if any(rank.is_changed for rank in ranks):
+        return None
     if not any(rank.has_gradients for rank in ranks):
         return "cleared" if all(rank.is_cleared for rank in ranks) else "no-gradients", ""
     if not any(rank.has_nonzero for rank in ranks):
         return "cleared" if all(rank.is_cleared for rank in ranks) else "zero-gradients", ""
-    if any(rank.is_changed for rank in ranks):
-        return None
     return "unchanged", f", learning rate {ranks[0].rate:g} at most" if ranks[0].rate is not None else ""
 
 

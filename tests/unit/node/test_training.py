@@ -44,8 +44,8 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
         ("divided-twice", {**OF_DDP, "divided": [(1, 48, 2), (2, 48, 2)]}),
         ("bypassed", {**APART, **ALONE}),
         ("no-sync", {**APART, **ALONE, "is_skipped": True}),
-        ("no-gradients", {**OF_DDP, "has_gradients": False}),
-        ("cleared", {**OF_DDP, "has_gradients": False, "is_cleared": True}),
+        ("no-gradients", {**OF_DDP, "has_gradients": False, "is_changed": False}),
+        ("cleared", {**OF_DDP, "has_gradients": False, "is_changed": False, "is_cleared": True}),
         ("cleared", {**OF_DDP, "has_nonzero": False, "is_changed": False, "is_cleared": True}),
         ("zero-gradients", {**OF_DDP, "has_nonzero": False, "is_changed": False}),
         ("unchanged", {**OF_DDP, "is_changed": False, "rate": 0.0}),
@@ -70,6 +70,13 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
         ("", {**OF_DDP, **DATA, "group": [(0, 2), (1, 2)]}),
         ("", {**OF_DDP, **DATA, "losses": BATCHES[:4], "inputs": BATCHES[:4]}),
         ("", {**OF_DDP, "is_changed": [True, False]}),
+        ("", {**OF_DDP, "has_nonzero": False}),  # the weights at the end are others
+        ("", {**OF_DDP, "has_gradients": False, "is_cleared": True}),
+        ("", {**OF_DDP, "intervals": 9, "carried": 9, "is_written": True}),  # cleared once, at a step not looked at
+        ("same-inputs", {**OF_DDP, **DATA, "all_losses": [1, 2]}),  # equal data at the first steps only
+        ("", {**DATA, "all_losses": [1, 2]}),
+        ("", {**OF_DDP, **APART, "ends": (41, 7.0, 0.0)}),  # equal again at the end
+        ("differ", {**OF_DDP, "parameters": [SAME, {**SAME, 17: 8.0}], "ends": [(41, 7.0, 0.0), (41, 8.0, 0.0)]}),
         ("", {**OF_DDP, "is_cleared": True}),
         (
             "",
@@ -96,7 +103,7 @@ def ranks(fields: dict[str, Any]) -> dict[int, RankTraining]:
         ("", {**APART, "is_peer_to_peer": True}),
         ("", {**APART, "steps": 4}),
         ("", {**APART, "elements": [1000, 900]}),  # stages
-        ("", {"has_gradients": [True, False]}),  # a shard of another rank
+        ("", {"has_gradients": [True, False], "is_changed": [True, False]}),  # a shard of another rank
     ],
 )
 def test_wrong_trainings_are_told_and_a_doubt_is_none(kind: str, fields: dict[str, Any]) -> None:
@@ -139,6 +146,8 @@ def test_a_run_is_judged_at_its_end_or_after_many_steps_of_all_ranks() -> None:
     assert not find_wrong(few, 2, is_over=False)
     assert find_wrong(many, 2, is_over=False)
     assert not find_wrong(many, 3, is_over=True)
+    asked = find_wrong(ranks({**OF_DDP, "is_changed": False, "steps": 300}), 2, is_over=False)
+    assert [(each.kind, each.certain) for each in asked] == [("nothing-yet", False)], "a later step may change one"
     question = ranks({**APART, "steps": 300})
     assert find_wrong(question, 2, is_over=True)
     assert not find_wrong(question, 2, is_over=False), "they may still exchange something"
