@@ -369,6 +369,7 @@ class Meter:
 
     def turn_off(self) -> None:
         self.is_on = False
+        self.evidence.turn_off()
 
     def _leave_ring(self) -> None:
         """Turn off in a forked child if the parent has the ring. Otherwise the child may be the one that trains."""
@@ -425,7 +426,7 @@ class Meter:
             try:
                 note(*args, **options)
             except Exception:  # noqa: BLE001  # a torch or tensors without what it reads
-                self.evidence.is_on = False
+                self.evidence.turn_off()
 
     def before_step(self, optimizer: Any) -> None:
         self.counter.before_step()

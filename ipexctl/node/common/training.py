@@ -184,7 +184,7 @@ class RankTraining(NamedTuple):
     """Steps that were looked at in which the script's own all-reduces summed the gradients; with DDP only in place."""
     is_peer_to_peer: bool = False
     inputs: tuple[int, ...] = ()
-    """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of the first backwards."""
+    """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of backwards that were looked at."""
     losses: tuple[int, ...] = ()
     all_losses: int = 0
     """Hash of the losses of all backwards; 0 if unknown."""
@@ -300,7 +300,7 @@ def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[
     is_known = all(map(all, (rank.inputs for rank in ranks)))
     is_equal = len({(rank.losses, rank.all_losses) for rank in ranks}) == 1
     if is_fed_alike and first.is_synced:
-        inputs = f"the inputs of the first {len(first.losses)} steps"
+        inputs = f"the inputs of the {len(first.losses)} steps that were looked at"
         kind, which = ("same-data", f"{inputs} and all losses") if is_equal else ("same-inputs", inputs)
         yield WrongTraining.seen(kind, numbers, f"{which} are equal")
     elif is_equal and (is_fed_alike or not is_known) and len(set(first.losses)) > 1:
