@@ -50,7 +50,10 @@ _TIERS: Final = {
 
 @cache
 def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
-    return tuple(map(_row, _sections()[section]))
+    rows = tuple(map(_row, _sections()[section]))
+    if section == "errors" and (loose := [known.id for known in rows if not known.has_condition]):
+        raise ValueError(f"rows of table.yaml that say of no error that they explain it: {join_words(loose)}")
+    return rows
 
 
 @cache
@@ -61,6 +64,9 @@ def _sections() -> dict[str, list[dict[str, Any]]]:
     return dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506
 
 
+_LISTS: Final = ("certain", "impossible", "needs", "raised", "frame", "printed")
+
+
 def _row(values: Mapping[str, Any]) -> KnownError:
     fields = dict(values)
     texts = fields.pop("text", ())
@@ -69,7 +75,9 @@ def _row(values: Mapping[str, Any]) -> KnownError:
     kinds = fields.pop("detail", ())
     details = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     explain = _FUNCTIONS[fields.pop("explain")] if "explain" in fields else None
-    fields.update((name, tuple(fields[name].split())) for name in ("certain", "impossible", "needs") if name in fields)
+    fields.update((name, tuple(fields[name].split())) for name in _LISTS if name in fields)
+    if "message" in fields:
+        fields["message"] = re.compile(fields["message"], re.MULTILINE)
     return KnownError(patterns=patterns, signals=signals, details=details, explain=explain, **fields)
 
 

@@ -1,6 +1,7 @@
-"""Matches the output of a rank or a verification against the known error texts of `table.yaml`. Pure. A row matches by
-fields that our own programs reported, by a text, or by a signal alone. An exception followed by more than 60 lines was
-handled. The strongest weight wins, then the first row.
+"""Matches the output of a rank or a verification against the known error texts of `table.yaml`. Pure. A row says which
+error it explains: a report of our own programs, a signal, the type of the exception that ended the rank, or the last
+lines of a rank that printed no exception. What else a rank printed is no cause. An exception followed by more than 60
+lines was handled. The strongest weight wins, then the first row.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
@@ -23,11 +25,10 @@ from ipexctl.node.run.decisions.verdict import signal_name
 
 Confidence = Literal["certain", "likely", "possible"]
 """`certain`: evidence of this run excludes any other cause."""
-Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
+Weight = Literal["end", "vague", "follows", "aside"]
 """The first that matches wins, in the order of `_ORDER`:
 
-- end: counts only at the end of a rank's output, because scripts also print such texts and continue
-- anywhere: is printed only if something is broken, perhaps long before the end
+- end: says what ended the rank
 - vague: used if no better text matches
 - follows: is printed after another rank exited
 - aside: healthy runs print it too; a hint for a hang, never the cause of an exit
@@ -45,7 +46,8 @@ _OF_CHILDREN: Final = re.compile(r"/multiprocessing/|/concurrent/futures/|/subpr
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
-_OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
+_OF_PYTHON: Final = ("/lib/python3", "<")
+_COMPILED: Final = (".pyx", ".pxi", ".pxd")
 _OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|/lib/python3[^/]*/(?!.*-packages/)(?P<module>\w+)|^<")
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
 OF_HOOKS: Final = "/hooks/ipexctl_"
@@ -53,8 +55,12 @@ _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""
 _OF_STACKS: Final = (" ", "\t", "Current thread ", "Thread 0x", "Extension modules:")
-_ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
+_ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
+_OTHER_LINES: Final = re.compile(
+    rf"^(?:{re.escape(TRACEBACK)}|Exception (?:ignored )?in |Process \S+:$|\[[WEIF]\d{{4}} |(?:\S+:\d+: )?\w*Warning: )", re.MULTILINE
+)
+"""Begins of lines that are of no exception's message, though they follow one."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +109,33 @@ class RankOutput:
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
+        match = _EXCEPTION.match(self.raised.partition("\n")[0])
+        return (match["type"], match["words"] or "") if match else None
+
+    @cached_property
+    def raised(self) -> str:
+        """The exception that ended the process: its type and all lines of its message; empty without one."""
         _, found, rest = self.last_text.rpartition(TRACEBACK)
-        for line in rest.splitlines()[1:] if found else ():
-            if line and not line[0].isspace():
-                match = _EXCEPTION.match(line)
-                return (match["type"], match["words"] or "") if match else None
-        return None
+        lines = rest.splitlines()[1:] if found else []
+        start = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+        text = "\n".join(lines[start : start + _SAID_AFTER])
+        other = _OTHER_LINES.search(text)
+        return text[: other.start()] if other is not None else text
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """Packages and modules of Python whose frames are in the traceback, and the package of what was called last."""
+        of_frames = (_OF_LIBRARY.search(frame["file"]) for frame in self._frames)
+        names = {match["package"] or match["module"] for match in of_frames if match is not None}
+        called = {each.text.partition(".")[0] for each in self.evidence if each.kind == "called"}
+        return frozenset(names | called)
+
+    @cached_property
+    def source(self) -> str:
+        """The line of the script's code at `place`, as the traceback shows it."""
+        frame = self._frame
+        text = self.last_text.partition(frame[0])[2].partition("\n")[2].partition("\n")[0] if frame is not None else ""
+        return shorten_text(text.strip(), 100) if text.startswith("    ") else ""
 
     @cached_property
     def before(self) -> str:
@@ -170,16 +197,26 @@ class RankOutput:
         return match["package"] or f"Python's {match['module']}"
 
     @cached_property
-    def place(self) -> str:
-        """Such as `train.py, line 12`: innermost line of the script's own code in the traceback, else of a package."""
-        frames = self._frames
+    def _frame(self) -> re.Match[str] | None:
+        """The innermost frame of the project's own files, else of the package whose program was started."""
+        frames = [frame for frame in self._frames if not frame["file"].endswith(_COMPILED)]
         packages = [frame for frame in frames if any(part in frame["file"] for part in _OF_PACKAGES)]
-        others = [frame for frame in frames if frame not in packages]
-        own = [frame for frame in others if not any(part in frame["file"] for part in _OF_PYTHON)] or packages
+        others = [frame for frame in frames if frame not in packages and "/bin/" not in frame["file"]]
+        own = [frame for frame in others if not any(part in frame["file"] for part in _OF_PYTHON)]
+        if not own and packages:
+            is_inner_first = _FATAL in self.last_text
+            outermost = _OF_LIBRARY.search(packages[-1 if is_inner_first else 0]["file"])
+            name = outermost["package"] if outermost is not None else ""
+            own = [frame for frame in packages if f"-packages/{name}" in frame["file"]] or packages
         if not own:
-            return ""
-        frame = own[0] if _FATAL in self.last_text else own[-1]  # faulthandler prints the innermost first
-        return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
+            return None
+        return own[0] if _FATAL in self.last_text else own[-1]  # faulthandler prints the innermost first
+
+    @cached_property
+    def place(self) -> str:
+        """Such as `train.py, line 12`: where the script's own code was; empty if unknown."""
+        frame = self._frame
+        return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}" if frame is not None else ""
 
 
 def _project_of(requirement: str) -> str:
@@ -307,6 +344,11 @@ class PatternMatch:
             return ()
         return tuple(host for host in self.context.hosts if host not in known)
 
+    @property
+    def file(self) -> str:
+        """The file that was being read when the exception was raised, as the rank's Python saw it; or empty."""
+        return next((each.text for each in self.output.evidence if each.kind == "read"), "")
+
     def fields(self) -> _Fields:
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
         have_no = f"{_folded(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
@@ -320,6 +362,8 @@ class PatternMatch:
             process=output.process,
             inner=output.library or "a library",
             at=f" ({output.place})" if output.place else "",
+            source=output.source,
+            file=self.file or "this file",
             host=output.host,
             hosts=_folded(hosts),
             hosts_have_no=have_no,
@@ -338,6 +382,16 @@ class KnownError:
 
     id: str
     patterns: tuple[re.Pattern[str], ...]
+    """Texts of the exception's message, of the whole traceback if the row has a `frame`, of all lines if the row has a
+    `message`, or of the last lines."""
+    raised: tuple[str, ...] = ()
+    """Types of the exception, without their modules; `*Warning` stands for several."""
+    frame: tuple[str, ...] = ()
+    """Packages, of which one must have a frame in the traceback, or be what the failing line called."""
+    message: re.Pattern[str] | None = None
+    """What the exception must say, if `patterns` are evidence that lies elsewhere in the output."""
+    printed: tuple[str, ...] = ()
+    """`rank`: explains a rank that printed no exception, by its last lines. `launcher`: explains what mpirun prints."""
     cause: str = ""
     fix: str = ""
     at_install: str = ""
@@ -360,6 +414,18 @@ class KnownError:
     """Kinds of `Detail` that match; their fields are used like groups of the text."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
     """None if the row does not apply."""
+
+    @property
+    def has_condition(self) -> bool:
+        """True if the row says which error it explains."""
+        return bool(self.raised or self.printed or self.signals or self.details)
+
+    def is_met_by(self, output: RankOutput) -> bool:
+        """True if the exception of the output is one that the row explains."""
+        kind = output.exception[0].rpartition(".")[2] if output.exception is not None else ""
+        is_framed = not self.frame or not output.packages.isdisjoint(self.frame)
+        is_of_type = bool(kind) and any(fnmatchcase(kind, each) for each in self.raised)
+        return is_of_type and is_framed and (self.message is None or bool(self.message.search(output.raised)))
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
         return self.explain(found) if self.explain is not None else self.texts(found)
@@ -460,7 +526,7 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
 
 
 def _order_at_end(known: KnownError) -> int:
-    return _ORDER["end"] if known.weight == "anywhere" else _ORDER.get(known.weight, _ASIDE)
+    return _ORDER.get(known.weight, _ASIDE)
 
 
 def _best_order(known: KnownError) -> int:
@@ -472,20 +538,31 @@ def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tup
         if detail.kind in known.details:
             seen = Proof("report", f"the report {detail.kind} of ipexctl's own program", output.host)
             return PatternMatch(output, context, detail.fields, seen=(seen,)), _order_at_end(known)
-    for pattern in known.patterns:
-        if match := pattern.search(output.last_text):
-            return _matched(pattern, match, output, context), _order_at_end(known)
+    match = _search(known, output)
+    if match is not None:
+        return _matched(match.re, match, output, context), _order_at_end(known)
     if output.ended_by is not None and output.ended_by in known.signals:
         ended = Proof("signal", f"{signal_name(output.ended_by)} ended {output.process}", output.host)
         shown = ("oom", "memory-low", *known.certain, *known.needs)
         measured = tuple(each for each in output.evidence if each.kind.startswith(shown))
         return PatternMatch(output, context, {}, seen=(ended, *measured)), _ORDER["signal"]
-    if known.weight in ("end", "follows"):
-        return None
-    for pattern in known.patterns:
-        if match := pattern.search(output.text):
-            return _matched(pattern, match, output, context), _ORDER.get(known.weight, _ASIDE)
     return None
+
+
+def _search(known: KnownError, output: RankOutput) -> re.Match[str] | None:
+    """The first match in what the row explains, or the last one in lines before an end without an exception."""
+    if output.is_short or not known.has_condition:
+        text = output.text
+    elif output.rank is None:
+        text = output.text if "launcher" in known.printed else ""
+    elif known.is_met_by(output):
+        text = output.text if known.message is not None else output.last_text if known.frame else output.raised
+    elif output.exception is None and "rank" in known.printed:
+        found = (match for pattern in known.patterns for match in pattern.finditer(output.last_text))
+        return max(found, key=lambda match: match.end(), default=None)
+    else:
+        return None
+    return next(filter(None, (pattern.search(text) for pattern in known.patterns)), None)
 
 
 def _matched(
@@ -503,11 +580,14 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     if output.exception is None:
         return None
     kind, text = output.exception
-    at = f" ({output.place})" if output.place else ""
+    line = f": {output.source}" if output.source and output.source not in text else ""
+    at = f" ({output.place}{line})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
-    sentence = "; ".join(
-        filter(None, (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before))
-    )
+    read = [each.text for each in output.evidence if each.kind == "read" and each.text not in f"{text}{line}"]
+    facts = [f"it was reading {each}" for each in read[:1]]
+    facts += [each.text for each in output.evidence if each.kind in ("thread-raised", "content")]
+    said = (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before, *facts)
+    sentence = "; ".join(filter(None, said))
     logs = f"the complete output of rank {output.rank}: `ipexctl logs {context.run} -r {output.rank}`"
     fix = Fix(f"fix that, then again: {{again}}; {logs}", again=context.again)
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
