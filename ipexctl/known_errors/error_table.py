@@ -627,6 +627,19 @@ def _no_variable(found: PatternMatch) -> tuple[str, str]:
     return f"the script reads the variable {name}, which the ranks do not have", fix
 
 
+def _unreachable(found: PatternMatch) -> tuple[str, str]:
+    """A server that the exception, else the failing line of the script, names."""
+    output, host = found.output, found.output.host
+    named = re.search(r"['\"/@]((?:[\w-]+\.)+[\w-]+)['\"/:]", output.source)
+    name = found.groups.get("name") or (named[1] if named is not None else "")
+    cause = f"{host} can't reach {name or 'a server that the script uses'}{found.fields()['at']}"
+    proxy = "if a proxy leads to it: -x HTTPS_PROXY; else download it beforehand, into the project or for --data DIR"
+    if not name:
+        return cause, proxy
+    see = Fix("see whether it has an address there: `ipexctl exec -l {host} -- getent hosts {name}`", host=host, name=name)
+    return cause, Fix("{see}; {proxy}", see=see, proxy=proxy)
+
+
 def _use_cpu(found: PatternMatch) -> tuple[str, str]:
     line = ipexctl_command("run", argv=(*found.context.plan.asked.program, "--use_cpu"))
     return (
@@ -662,6 +675,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
     "torch_library": _torch_library,
+    "unreachable": _unreachable,
     "use_cpu": _use_cpu,
     "windows_lines": _windows_lines,
     "worker_ended": _worker_ended,

@@ -41,14 +41,18 @@ _FATAL: Final = "Fatal Python error:"
 _TERMINATE: Final = "terminate called"
 _DIRECT_CAUSE: Final = "The above exception was the direct cause"
 _CHAINED: Final = ("During handling of the above exception", _DIRECT_CAUSE)
+_CHAIN: Final = re.compile(rf"^((?:{'|'.join(_CHAINED)}).*)$", re.MULTILINE)
+_SYNTAX: Final = re.compile(
+    r'^ +File "[^"]+", line \d+\n(?:.*\n){0,3}?((?:SyntaxError|IndentationError|TabError): .*)', re.MULTILINE
+)
 _OTHERS: Final = re.compile(r"^(?:Exception in (thread \S+(?: \(\S+\))?)|Process (\S+)):$", re.MULTILINE)
 _OF_CHILDREN: Final = re.compile(r"/multiprocessing/|/concurrent/futures/|/subprocess\.py")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
+_EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?:\s(?P<words>.*))?)?$")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
 _OF_PYTHON: Final = ("/lib/python3", "<")
 _COMPILED: Final = (".pyx", ".pxi", ".pxd")
-_OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|/lib/python3[^/]*/(?!.*-packages/)(?P<module>\w+)|^<")
+_OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|(?:/lib/python3[^/]*/(?!.*-packages/)|^<frozen )(?P<module>\w+)|^<")
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
 OF_HOOKS: Final = "/hooks/ipexctl_"
 _ERR_LINES, _OUT_LINES = 40, 15
@@ -112,15 +116,20 @@ class RankOutput:
         match = _EXCEPTION.match(self.raised.partition("\n")[0])
         return (match["type"], match["words"] or "") if match else None
 
-    @cached_property
+    @property
     def raised(self) -> str:
         """The exception that ended the process: its type and all lines of its message; empty without one."""
-        _, found, rest = self.last_text.rpartition(TRACEBACK)
-        lines = rest.splitlines()[1:] if found else []
-        start = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
-        text = "\n".join(lines[start : start + _SAID_AFTER])
-        other = _OTHER_LINES.search(text)
-        return text[: other.start()] if other is not None else text
+        return self.raised_in_turn[0] if self.raised_in_turn else ""
+
+    @cached_property
+    def raised_in_turn(self) -> tuple[str, ...]:
+        """The exception that ended the process, and those from which it was raised (`raise … from`), the last first."""
+        *above, last = _CHAIN.split(self.last_text)
+        found = [_exception_in(last)]
+        while len(above) > 1 and above[-1].startswith(_DIRECT_CAUSE):
+            found.append(_exception_in(above[-2]))
+            above = above[:-2]
+        return tuple(filter(None, found))
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -420,12 +429,13 @@ class KnownError:
         """True if the row says which error it explains."""
         return bool(self.raised or self.printed or self.signals or self.details)
 
-    def is_met_by(self, output: RankOutput) -> bool:
-        """True if the exception of the output is one that the row explains."""
-        kind = output.exception[0].rpartition(".")[2] if output.exception is not None else ""
+    def is_met_by(self, output: RankOutput, raised: str) -> bool:
+        """True if an exception of the output, with its message, is one that the row explains."""
+        match = _EXCEPTION.match(raised.partition("\n")[0])
+        kind = match["type"].rpartition(".")[2] if match is not None else ""
         is_framed = not self.frame or not output.packages.isdisjoint(self.frame)
         is_of_type = bool(kind) and any(fnmatchcase(kind, each) for each in self.raised)
-        return is_of_type and is_framed and (self.message is None or bool(self.message.search(output.raised)))
+        return is_of_type and is_framed and (self.message is None or bool(self.message.search(raised)))
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
         return self.explain(found) if self.explain is not None else self.texts(found)
@@ -481,6 +491,19 @@ def bare(line: str) -> str:
     if "\x1b" in line:
         line = _COLOR.sub("", line)
     return _PREFIX.sub("", line) if line.startswith("[rank") else line
+
+
+def _exception_in(text: str) -> str:
+    """The last exception of a text: its type and its message. Python prints no traceback above a syntax error of the
+    script itself."""
+    _, found, rest = text.rpartition(TRACEBACK)
+    if not found and (syntax := _SYNTAX.search(text)) is not None:
+        return syntax[1]
+    lines = rest.splitlines()[1:] if found else []
+    start = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    raised = "\n".join(lines[start : start + _SAID_AFTER])
+    other = _OTHER_LINES.search(raised, raised.find("\n") + 1 or len(raised))
+    return raised[: other.start()] if other is not None else raised
 
 
 def _last_exception(lines: Sequence[str]) -> int | None:
@@ -551,18 +574,16 @@ def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tup
 
 def _search(known: KnownError, output: RankOutput) -> re.Match[str] | None:
     """The first match in what the row explains, or the last one in lines before an end without an exception."""
-    if output.is_short or not known.has_condition:
-        text = output.text
-    elif output.rank is None:
-        text = output.text if "launcher" in known.printed else ""
-    elif known.is_met_by(output):
-        text = output.text if known.message is not None else output.last_text if known.frame else output.raised
-    elif output.exception is None and "rank" in known.printed:
+    if output.is_short or not known.has_condition or (output.rank is None and "launcher" in known.printed):
+        texts = [output.text]
+    elif output.exception is None and "rank" in known.printed and output.rank is not None:
         found = (match for pattern in known.patterns for match in pattern.finditer(output.last_text))
         return max(found, key=lambda match: match.end(), default=None)
     else:
-        return None
-    return next(filter(None, (pattern.search(text) for pattern in known.patterns)), None)
+        texts = [raised for raised in output.raised_in_turn if known.is_met_by(output, raised)]
+        if known.message is not None or known.frame:
+            texts = [output.text if known.message is not None else output.last_text][: len(texts)]
+    return next(filter(None, (pattern.search(text) for text in texts for pattern in known.patterns)), None)
 
 
 def _matched(

@@ -20,7 +20,8 @@ import yaml
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from ipexctl.known_errors.match import Cause
+from ipexctl.known_errors.error_table import known_errors
+from ipexctl.known_errors.match import TRACEBACK, Cause
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK
 from ipexctl.remote.reply import Reply
@@ -118,6 +119,26 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     )
 
 
+_RAISED = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Timeout|Enabled|Compiler)(?::|$)", re.MULTILINE)
+_OF_PYTHON = frozenset({"threading", "subprocess", "multiprocessing", "os"})
+
+
+def with_traceback(said: str) -> str:
+    """A text that begins with an exception, as Python prints it: below the lines of the script and of the package that
+    the row of the table names."""
+    found = _RAISED.search(said)
+    if found is None or TRACEBACK in said or said[: found.start()].lstrip().startswith("File "):
+        return said
+    rows = (known for known in known_errors() if known.frame)
+    match = (known.frame[0] for known in rows if any(pattern.search(said) for pattern in known.patterns))
+    package = next(match, "")
+    files = ["/home/me/.ipexctl/code/p/train.py"]
+    files += [f"/usr/lib/python3.11/{package}.py"] if package in _OF_PYTHON else []
+    files += [f"/env/lib/python3.11/site-packages/{package}/a.py"] if package and len(files) == 1 else []
+    frames = "".join(f'  File "{file}", line 3, in call\n' for file in files)
+    return f"{said[: found.start()]}{TRACEBACK}\n{frames}{said[found.start() :]}"
+
+
 def planned(name: str, ranks: int = 0, cores: int = 0, **more: str) -> dict[str, Any]:
     """A host of a plan."""
     return {"name": name, "ranks": [{}] * ranks, "cores": cores, **more}
@@ -170,7 +191,7 @@ def account(
         {"rank": rank, "host": HOSTS[rank % 3], "pid": 100 + rank, "exit_code": None, "signal": None, **row}
         for rank, (row, _) in enumerate(ranks)
     ]
-    chunks = [Chunk(rank, "stderr", said.encode()) for rank, (_, said) in enumerate(ranks)]
+    chunks = [Chunk(rank, "stderr", with_traceback(said).encode()) for rank, (_, said) in enumerate(ranks)]
     chunks += [Chunk(rank, "stdout", said.encode()) for rank, said in (out or {}).items()]
     status = {
         "id": "train-1",

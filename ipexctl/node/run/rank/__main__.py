@@ -39,7 +39,7 @@ from ipexctl.node.run.meter.rank_profile import SUFFIX
 from ipexctl.node.run.rank import process_stacks, rank_env
 from ipexctl.node.run.rank import rank_processes as processes
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank.rank_limits import RankLimits, describe_children, find_pointers, last_exception
+from ipexctl.node.run.rank.rank_limits import RankLimits, describe_notes, last_exception
 from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.record.file_owner import separate
 from ipexctl.node.run.record.run_files import HostRank
@@ -137,7 +137,7 @@ class Rank:
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None
         self.limits: RankLimits | None = None
-        self.ended_children: list[str] = []
+        self.notes: list[str] = []
         self.seconds = 0.0
         """Processor time of the command, once it has exited."""
         self._signals: list[int] = []
@@ -288,8 +288,8 @@ class Rank:
         for fields in messages:
             self.client.send_message("stacks", **fields)
         for process, code, text, place in raised:
-            if text.startswith("child "):
-                self.ended_children.append(text)
+            if text.startswith(("child ", "fact ")):
+                self.notes.append(text)
                 continue
             if not code:
                 self.apply(self.state.on_left(self.meter.steps()))
@@ -459,8 +459,7 @@ class Rank:
         if self.watch is not None and command.has_failed:
             oom, evidence = self.watch.find_kill(command.memory, was_killed=command.was_killed)
             own = self.limits.describe(self.seconds) if self.limits is not None else ()
-            children = describe_children(self.ended_children)
-            evidence += [each._asdict() for each in (*own, *children, *find_pointers(self.plan.cwd))]
+            evidence += [each._asdict() for each in (*own, *describe_notes(self.notes))]
         elif self.child is not None and self.state.exit is not None and self.state.exit["code"] == 0:
             left = processes.daemons(self.child.pid, self.guard.pid)
             said = (last_exception(stream.tail) for stream in self.streams if stream.name == "err")

@@ -93,7 +93,8 @@ class ProcessStacks:
     def _read_note(self, line: str) -> Iterator[Raised]:
         pid, code, text = [*line.split(" ", 2), "", ""][:3]
         has_ended = code == "0" and pid == str(self._pid)
-        if has_ended or (pid.isdigit() and code.isdigit() and int(code) and self._is_of_command(int(pid))):
+        is_told = code.isdigit() and (int(code) or text.startswith("fact "))
+        if has_ended or (pid.isdigit() and is_told and self._is_of_command(int(pid))):
             with contextlib.suppress(OSError):
                 text, _, place = text.rpartition("\t") if "\t" in text else (text, "", "")
                 yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code), text, place

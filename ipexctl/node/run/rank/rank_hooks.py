@@ -476,6 +476,13 @@ class Notes:
         except OSError:
             return
 
+    def note(self, text: str) -> None:
+        """Note what is known before the end. The pipe takes lines of this length whole."""
+        if self._is_over or os.getpid() != self._pid or _thread.get_ident() != self._main or not is_pipe(*self._pipe):
+            return
+        line = " ".join(text.split())[:LONGEST_FACT]
+        os.write(self._pipe[0], f"{self._pid} 0 {line}\n".encode("utf-8", "replace"))
+
     def watch_children(self, module: Any) -> None:
         """Note how the first process that fails has ended. A pool ends the others by SIGTERM."""
         poll = module.Popen.poll
@@ -502,6 +509,8 @@ class Notes:
             return
         frame = traceback.tb_frame
         if frame.f_back is None and frame.f_code.co_name in ("<module>", "_run_module_as_main"):
+            for kind, text in facts_of(value, traceback):
+                self.note(f"fact {kind} {text}")
             code = 130 if isinstance(value, KeyboardInterrupt) else 1
             self.write(code, f"raised {describe(value)}\t{describe_place(traceback)}")
 
@@ -565,6 +574,86 @@ def describe_place(traceback: TracebackType | None) -> str:
             shown = f"{name.rpartition('/')[2]}:{line}"
         traceback = traceback.tb_next
     return f"{stack} {shown}"
+
+
+READERS = ("f", "fp", "file", "filename", "path", "stream", "name_or_buffer", "filepath_or_buffer", "filepath", "source")
+"""Names that functions of torch, NumPy, safetensors, json, yaml, PIL and pandas give to the file that they read."""
+LONGEST_FACT = 400
+PAGES = (b"<!doctype html", b"<html")
+
+
+def facts_of(error: BaseException, traceback: TracebackType) -> list[tuple[str, str]]:
+    """Kind and text of what an exception does not say itself: the file that was read, how that file begins if no reader
+    would expect it, what was called with a wrong argument, and when an existing file was made."""
+    try:
+        frames: list[tuple[Any, int]] = []
+        at: Any = traceback
+        while at is not None:
+            frames.append((at.tb_frame, at.tb_lineno))
+            at = at.tb_next
+        called = called_by(error, frames[-1][0])
+        facts = [("called", called)] if called else []
+        if isinstance(error, FileExistsError) and isinstance(error.filename, str):
+            import time
+
+            age = time.time() - os.stat(error.filename).st_ctime
+            return [*facts, ("made", f"{error.filename} was made {age:.1f} s before")]
+        path = file_read_by(frames)
+        return [*facts, *describe_file(path)] if path else facts
+    except Exception:  # noqa: BLE001  # objects of the script, whose code may fail; then there is no fact
+        return []
+
+
+def called_by(error: BaseException, frame: Any) -> str:
+    """The module of the function that a line called with arguments that it does not take; or empty."""
+    name, found, _ = str(error).partition("() ")
+    if not isinstance(error, TypeError) or not found:
+        return ""
+    name = name.rpartition(".__init__")[0] or name
+    values = [*frame.f_locals.values(), *frame.f_globals.values()]
+    modules = [value for value in values if type(value) is type(sys)]
+    values += [vars(module).get(each) for module in modules for each in frame.f_code.co_names]
+    matches = (value for value in values if getattr(value, "__qualname__", None) == name)
+    return str(getattr(next(matches, None), "__module__", None) or "")
+
+
+def file_read_by(frames: list[tuple[Any, int]]) -> str:
+    """An argument of the functions below the script's own line, else what this line names; or empty."""
+    own = [at for at, (frame, _) in enumerate(frames) if not is_of_library(frame.f_code.co_filename)]
+    inner = frames[own[-1] + 1 :] if own else []
+    values = [frame.f_locals.get(name) for frame, _ in reversed(inner) for name in READERS]
+    if own:
+        import linecache
+        import re
+
+        frame, number = frames[own[-1]]
+        line = linecache.getline(frame.f_code.co_filename, number)
+        values += [text for _, text in re.findall(r"(['\"])([^'\"]+)\1", line)]
+        values += [frame.f_locals.get(name) for name in re.findall(r"\w+", line)]
+    for value in values:
+        path = value if isinstance(value, (str, os.PathLike)) else getattr(value, "name", None)
+        if isinstance(path, (str, os.PathLike)) and os.path.isfile(path):
+            return os.fspath(path)
+    return ""
+
+
+def is_of_library(name: str) -> bool:
+    return "-packages/" in name or name.startswith(("<", sys.base_prefix + "/lib", DIRECTORY))
+
+
+def describe_file(path: str) -> list[tuple[str, str]]:
+    with open(path, "rb") as file:
+        begin = file.read(64)
+    name = os.path.relpath(path)
+    name = path if name.startswith("..") else name
+    if begin.startswith(b"version https://git-lfs"):
+        return [("read", name), ("lfs", f"{name} is a pointer of Git LFS")]
+    if begin.lstrip().lower().startswith(PAGES) and not name.lower().endswith((".html", ".htm")):
+        shown = begin.split(b">")[0].decode("ascii", "replace").strip()
+        return [("read", name), ("content", f"{name} begins with {shown}>: it is a web page, not the file")]
+    if not begin:
+        return [("read", name), ("content", f"{name} is empty")]
+    return [("read", name)]
 
 
 def describe(value: object) -> str:

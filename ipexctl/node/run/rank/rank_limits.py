@@ -1,14 +1,11 @@
-"""What a rank's own machine shows of a failure: the limits of its process, and pointers of Git LFS in the project."""
+"""What a rank's own machine shows of a failure: the limits of its process, and what its Python said of its end."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import resource
 import signal
-import stat
-from typing import Iterable, Iterator
+from typing import Iterator, Sequence
 
 from ipexctl.node.common.environ import read_limits
 from ipexctl.node.common.processes import read_text
@@ -18,9 +15,9 @@ _LETTERS = {"FSIZE": "f", "CPU": "t", "STACK": "s", "NOFILE": "n", "AS": "v", "D
 """Name in `resource` → option of ulimit."""
 _IN_KB = ("FSIZE", "STACK", "AS", "DATA")
 _USUAL_STACK = 8 << 20
-_POINTER = b"version https://git-lfs"
-_LARGEST_POINTER = 1024
-_MOST_FILES = 5000
+FACTS = ("read", "lfs", "content", "called", "made")
+"""Kinds of what a rank's Python says of the exception that ended it."""
+_MOST_NOTES = 64
 
 
 class RankLimits:
@@ -42,8 +39,11 @@ class RankLimits:
                 yield Proof(f"limit-{name.lower()}", text)
 
 
-def describe_children(notes: Iterable[str]) -> Iterator[Proof]:
-    """`notes`: of `rank_hooks.py`, such as `child 4711 -9`."""
+def describe_notes(notes: Sequence[str]) -> Iterator[Proof]:
+    """`notes`: of `rank_hooks.py`, such as `child 4711 -9` or `fact read weights.bin`."""
+    for found in filter(None, map(re.compile(r"fact (\w+) (.+)").fullmatch, notes[-_MOST_NOTES:])):
+        if found[1] in FACTS:
+            yield Proof(found[1], found[2])
     for found in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
         names = {f"{each:d}": each.name for each in signal.Signals}
         how = f"was ended by {names.get(found[3], 'a signal')}" if found[2] else f"exited with code {found[3]}"
@@ -57,19 +57,3 @@ def last_exception(output: bytes) -> str:
     *above, last = rest.splitlines() or [""]
     is_last = found and not any(line[:1].strip() for line in above)
     return last[:200] if is_last and re.match(r"[A-Za-z_][\w.]*(?:: |$)", last) else ""
-
-
-def find_pointers(directory: str) -> Iterator[Proof]:
-    """The first file below the directory that is a pointer of Git LFS, which takes the place of a file not pulled."""
-    seen = 0
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")] if seen < _MOST_FILES else []
-        seen += len(names)
-        for path in (os.path.join(folder, name) for name in names[:_MOST_FILES]):
-            with contextlib.suppress(OSError):
-                status = os.lstat(path)
-                if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_POINTER:
-                    with open(path, "rb") as file:
-                        if file.read(len(_POINTER)) == _POINTER:
-                            yield Proof("lfs", f"{os.path.relpath(path, directory)} is a pointer of Git LFS")
-                            return
