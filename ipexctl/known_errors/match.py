@@ -133,11 +133,13 @@ class RankOutput:
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """Packages and modules of Python whose frames are in the traceback, and the package of what was called last."""
+        """Packages and modules of Python whose frames are in the traceback, and those of the exception's type and of what was
+        called last."""
         of_frames = (_OF_LIBRARY.search(frame["file"]) for frame in self._frames)
         names = {match["package"] or match["module"] for match in of_frames if match is not None}
         called = {each.text.partition(".")[0] for each in self.evidence if each.kind == "called"}
-        return frozenset(names | called)
+        types = {raised.partition(":")[0].partition(".")[0] for raised in self.raised_in_turn}
+        return frozenset(names | called | types)
 
     @cached_property
     def source(self) -> str:
@@ -372,7 +374,7 @@ class PatternMatch:
             inner=output.library or "a library",
             at=f" ({output.place})" if output.place else "",
             source=output.source,
-            file=self.file or "this file",
+            read=self.file or "this file",
             host=output.host,
             hosts=_folded(hosts),
             hosts_have_no=have_no,

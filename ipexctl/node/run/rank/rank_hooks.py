@@ -605,7 +605,10 @@ def facts_of(error: BaseException, traceback: TracebackType) -> list[tuple[str, 
 
 
 def called_by(error: BaseException, frame: Any) -> str:
-    """The module of the function that a line called with arguments that it does not take; or empty."""
+    """The module of what lacks an attribute, or of the function that does not take the arguments of a line; or empty."""
+    if isinstance(error, AttributeError) and getattr(error, "obj", None) is not None:  # since Python 3.10
+        owner = error.obj
+        return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", None) or "")
     name, found, _ = str(error).partition("() ")
     if not isinstance(error, TypeError) or not found:
         return ""
