@@ -202,7 +202,8 @@ class TrainingEvidence:
             self.fields["ends"] = [self._steps + 1, *weights.measures()]
 
     def end(self) -> None:
-        """Called at exit. torch 2.13 aborts the process if the weights are still kept when Python clears its modules."""
+        """Look at all weights and let them go, at exit: torch 2.13 aborts a process in which they are kept until Python
+        clears its modules."""
         for key in list(self._weights):
             self._end(key)
 

@@ -283,6 +283,10 @@ def _from_cwd(path: str, plan: Plan) -> tuple[str, bool]:
 
 def _no_file(found: PatternMatch) -> tuple[str, str]:
     path, leads_out = _from_cwd(found.groups["path"], found.context.plan)
+    if (gone := found.measured("gone")) and _REMOVES.search(found.output.source):
+        fields = {**found.fields(), "path": path, "gone": gone[0].text}
+        cause = "{path} was gone when {process} was to remove or move it{at}: {gone}".format_map(fields)
+        return f"{cause}, as by another rank", "let one rank do it: if rank == 0; then a barrier for all"
     sentence = "{hosts_have_no} file {path}{doubt}".format_map({**found.fields(), "path": path})
     if leads_out:
         fix = Fix("put it into the project; or copy it to every node and name its absolute path: `ipexctl push --help`")
@@ -303,6 +307,9 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         "which run --data DIR checks; {see}",
         see=see,
     )
+
+
+_REMOVES: Final = re.compile(r"\b(?:remove|unlink|rmtree|rmdir|rename|replace|move)\(")
 
 
 def _windows_lines(found: PatternMatch) -> tuple[str, str]:
@@ -505,6 +512,20 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     )
 
 
+def _too_few(found: PatternMatch) -> tuple[str, str]:
+    there, size, ranks = found.groups["there"], int(found.groups["all"]), len(found.context.outputs)
+    if size > ranks:
+        cause = f"the script waits for {size} ranks (world_size), and the run has {ranks}: {there}/{size} came"
+        return f"{cause}{found.fields()['at']}", Fix(
+            f"leave world_size out: it is {ranks} in each rank; or start as many: `ipexctl run -n {size}`"
+        )
+    seconds = found.groups["seconds"]
+    cause = f"only {there} of {size} ranks connected to rank 0 in {seconds} s: the others use another address"
+    see = Fix("`ipexctl logs {run}`", run=found.context.run)
+    fix = Fix("leave MASTER_ADDR to ipexctl, in the script and in -x; read the other ranks' output: {see}", see=see)
+    return f"{cause}, or were not there yet", fix
+
+
 _SPAWNED: Final = re.compile(r"-- Process \d+ terminated with the following error|torch/multiprocessing/spawn\.py")
 
 
@@ -560,6 +581,9 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
         least = "".join(f" ({each.text})" for each in found.measured("memory-low", "memory-free"))
         which = f"{guards[0].text}, a guard of memory that runs there{least}"
     sender = f"by the script itself, a person, a scheduler or {which}"
+    mpirun = context.plan.launcher
+    if mpirun.mode == "mpirun" and len(context.hosts) > 1:
+        sender += f", by mpirun once its own program on {context.hosts[0]} or on {host} was killed"
     cause = f"{who} was ended by {signal_name(number)}, which ipexctl did not send: {sender}, or a shutdown of {host}"
     if number == signal.SIGKILL:
         cause = f"{who} was killed on {host}, and the kernel counted no kill for memory: {sender}"
@@ -636,7 +660,9 @@ def _unreachable(found: PatternMatch) -> tuple[str, str]:
     proxy = "if a proxy leads to it: -x HTTPS_PROXY; else download it beforehand, into the project or for --data DIR"
     if not name:
         return cause, proxy
-    see = Fix("see whether it has an address there: `ipexctl exec -l {host} -- getent hosts {name}`", host=host, name=name)
+    see = Fix(
+        "see whether it has an address there: `ipexctl exec -l {host} -- getent hosts {name}`", host=host, name=name
+    )
     return cause, Fix("{see}; {proxy}", see=see, proxy=proxy)
 
 
@@ -674,6 +700,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
+    "too_few": _too_few,
     "torch_library": _torch_library,
     "unreachable": _unreachable,
     "use_cpu": _use_cpu,

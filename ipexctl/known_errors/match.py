@@ -46,13 +46,16 @@ _SYNTAX: Final = re.compile(
     r'^ +File "[^"]+", line \d+\n(?:.*\n){0,3}?((?:SyntaxError|IndentationError|TabError): .*)', re.MULTILINE
 )
 _OTHERS: Final = re.compile(r"^(?:Exception in (thread \S+(?: \(\S+\))?)|Process (\S+)):$", re.MULTILINE)
+_DEAD_THREAD: Final = re.compile(r"^Exception in thread (\S+(?: \(\S+\))?):$", re.MULTILINE)
 _OF_CHILDREN: Final = re.compile(r"/multiprocessing/|/concurrent/futures/|/subprocess\.py")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?:\s(?P<words>.*))?)?$")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
 _OF_PYTHON: Final = ("/lib/python3", "<")
 _COMPILED: Final = (".pyx", ".pxi", ".pxd")
-_OF_LIBRARY: Final = re.compile(r"-packages/(?P<package>\w+)|(?:/lib/python3[^/]*/(?!.*-packages/)|^<frozen )(?P<module>\w+)|^<")
+_OF_LIBRARY: Final = re.compile(
+    r"-packages/(?P<package>\w+)|(?:/lib/python3[^/]*/(?!.*-packages/)|^<frozen )(?P<module>\w+)|^<"
+)
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
 OF_HOOKS: Final = "/hooks/ipexctl_"
 _ERR_LINES, _OUT_LINES = 40, 15
@@ -62,7 +65,9 @@ _OF_STACKS: Final = (" ", "\t", "Current thread ", "Thread 0x", "Extension modul
 _ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
 _OTHER_LINES: Final = re.compile(
-    rf"^(?:{re.escape(TRACEBACK)}|Exception (?:ignored )?in |Process \S+:$|\[[WEIF]\d{{4}} |(?:\S+:\d+: )?\w*Warning: )", re.MULTILINE
+    rf"^(?:{re.escape(TRACEBACK)}|Exception (?:ignored )?in |Process \S+:$"
+    r"|\[[WEIF]\d{4} |(?:\S+:\d+: )?\w*Warning: )",
+    re.MULTILINE,
 )
 """Begins of lines that are of no exception's message, though they follow one."""
 
@@ -133,8 +138,8 @@ class RankOutput:
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """Packages and modules of Python whose frames are in the traceback, and those of the exception's type and of what was
-        called last."""
+        """Packages and modules of Python whose frames are in the traceback, and those of the exception's type and of what
+        was called last."""
         of_frames = (_OF_LIBRARY.search(frame["file"]) for frame in self._frames)
         names = {match["package"] or match["module"] for match in of_frames if match is not None}
         called = {each.text.partition(".")[0] for each in self.evidence if each.kind == "called"}
@@ -165,6 +170,18 @@ class RankOutput:
             return f"before that, it had printed: {shorten_text(line)}"
         children = [each.text for each in self.evidence if each.kind == "child"]
         return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
+
+    @cached_property
+    def died_thread(self) -> str:
+        """Such as `Thread-1 (read) had raised ValueError: row 7 (data.py, line 3)`; empty if no thread died."""
+        *_, name, after = ["", *_DEAD_THREAD.split(self.text)]
+        if not name:
+            return ""
+        other = replace(self, out=(), err=tuple(after.strip().splitlines()[:_SAID_AFTER]), evidence=())
+        if other.exception is None:
+            return ""
+        at = f" ({other.place})" if other.place else ""
+        return f"{name} had raised {shorten_text(': '.join(filter(None, other.exception)))}{at}"
 
     @cached_property
     def raised_by_other(self) -> re.Match[str] | None:
@@ -608,7 +625,7 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     what = f"{kind}: {text}" if text else kind
     read = [each.text for each in output.evidence if each.kind == "read" and each.text not in f"{text}{line}"]
     facts = [f"it was reading {each}" for each in read[:1]]
-    facts += [each.text for each in output.evidence if each.kind in ("thread-raised", "content")]
+    facts += [each.text for each in output.evidence if each.kind in ("content", "made")]
     said = (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before, *facts)
     sentence = "; ".join(filter(None, said))
     logs = f"the complete output of rank {output.rank}: `ipexctl logs {context.run} -r {output.rank}`"

@@ -77,7 +77,7 @@ _WRONG: Mapping[str, tuple[str, str]] = {
 _QUESTIONS: Mapping[str, tuple[str, str]] = {
     "nothing-yet": (
         "have changed no weight yet",
-        "look for a learning rate of 0, and for a frozen or detached part between the loss and the optimizer's parameters",
+        "look for a learning rate of 0, and for a frozen or detached part between the loss and the optimizer",
     ),
     "no-exchange": ("exchanged no gradients", _SHARED),
     "small-groups": ("are in process groups of one rank each, and exchanged no gradients", _SHARED),
@@ -184,7 +184,8 @@ class RankTraining(NamedTuple):
     """Steps that were looked at in which the script's own all-reduces summed the gradients; with DDP only in place."""
     is_peer_to_peer: bool = False
     inputs: tuple[int, ...] = ()
-    """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of backwards that were looked at."""
+    """Hashes of what the model was fed, or of a DataLoader's batches, and of the losses, of backwards that were looked
+    at."""
     losses: tuple[int, ...] = ()
     all_losses: int = 0
     """Hash of the losses of all backwards; 0 if unknown."""

@@ -27,6 +27,7 @@ from ipexctl.known_errors.match import (
     shorten_text,
 )
 from ipexctl.node.common.files import format_size
+from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.rank_options import AUTOCAST
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, Proof, RankStatus
 from ipexctl.node.run.decisions.verdict import format_limit
@@ -83,7 +84,15 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     """The cause of a hang: what ranks printed about themselves, else the stacks, else an exception that a rank printed,
     else a hint."""
     cause = _of_hanging(snapshot)
-    return _dated(snapshot, cause) if cause is not None else None
+    return _dated(snapshot, _with_thread(snapshot, cause)) if cause is not None else None
+
+
+def _with_thread(snapshot: RunSnapshot, cause: Cause) -> Cause:
+    """The cause, with the exception of a thread of that rank that had died before."""
+    died = snapshot.output_of(cause.rank).died_thread if cause.rank is not None else ""
+    if not died or died.partition(" had raised ")[2].partition(" (")[0] in cause.sentence:
+        return cause
+    return replace(cause, sentence=f"{cause.sentence}; before that, {died}")
 
 
 def _of_hanging(snapshot: RunSnapshot) -> Cause | None:
@@ -180,7 +189,8 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     if not hang.causes and all(place.function in ("init_process_group", "new_group") for place in hang.waiting):
         advice = _MEET
     if hang.kind == "elsewhere":
-        advice = _READ_PIPE if child else _SAME_CALLS
+        inner = f"{places[0].function} at {places[0].file}:{places[0].line}"
+        advice = _READ_PIPE if child else Fix(_ELSEWHERE, place=inner, run=snapshot.id)
     words = {"hang": f"{hang.sentence}{child}", "ranks": fold_ranks(hang.ranks), "at_hosts": hosts, "advice": advice}
     cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", _stacks(snapshot), **words)
     if all_receive:  # nobody sends
@@ -209,11 +219,14 @@ _READ_PIPE: Final = (
     "if the child's output goes to a pipe, read it while the child runs (communicate()), or send it to a file: a full "
     "pipe stops the child"
 )
-_SAME_CALLS: Final = "call the same collectives on every rank, and none where only some arrive"
+_ELSEWHERE: Final = (
+    "find what {place} waits for, and give that a limit of time after which it raises an error; whether it goes on: "
+    "`ipexctl why {run} --stacks`"
+)
 _RECEIVING: Final = frozenset({"recv", "recv_object_list"})
 _SEND_FIRST: Final = "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
 _MEET: Final = "leave MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE to ipexctl run, in the script and in -x"
-_EQUAL_SHAPES: Final = "test if tensors have the same shape on every rank: -x TORCH_DISTRIBUTED_DEBUG=DETAIL"
+_EQUAL_SHAPES: Final = "print the shape that each rank passes there: it has to be the same on every rank"
 
 
 class CauseFinder(NamedTuple):
@@ -224,7 +237,7 @@ class CauseFinder(NamedTuple):
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
-    return next((_dated(snapshot, cause) for cause in found if cause is not None), None)
+    return next((_dated(snapshot, _with_thread(snapshot, cause)) for cause in found if cause is not None), None)
 
 
 def _dated(snapshot: RunSnapshot, cause: Cause) -> Cause:

@@ -663,7 +663,8 @@ def test_a_port_taken_by_the_spawn_of_another_rank_is_no_other_program() -> None
 
 @pytest.mark.parametrize(("plan", "again"), [({}, True), ({"master_port": 29500}, False)])
 def test_advice_for_a_busy_port_depends_on_who_chose_it(plan: dict[str, Any], again: bool) -> None:
-    busy = f"{TRACEBACK}\ntorch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
+    kind = f"{TRACEBACK}\ntorch.distributed.DistNetworkError"
+    busy = f"{kind}: The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
     fix = cause_in(judged([(STOPPED, ""), (FAILED, busy)], plan=plan)).fix
     assert (fix.startswith("run it again"), "--master-port" in fix) == (again, not again)
 

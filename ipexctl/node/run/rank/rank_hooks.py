@@ -576,7 +576,18 @@ def describe_place(traceback: TracebackType | None) -> str:
     return f"{stack} {shown}"
 
 
-READERS = ("f", "fp", "file", "filename", "path", "stream", "name_or_buffer", "filepath_or_buffer", "filepath", "source")
+READERS = (
+    "f",
+    "fp",
+    "file",
+    "filename",
+    "path",
+    "stream",
+    "name_or_buffer",
+    "filepath_or_buffer",
+    "filepath",
+    "source",
+)
 """Names that functions of torch, NumPy, safetensors, json, yaml, PIL and pandas give to the file that they read."""
 LONGEST_FACT = 400
 PAGES = (b"<!doctype html", b"<html")
@@ -593,19 +604,27 @@ def facts_of(error: BaseException, traceback: TracebackType) -> list[tuple[str, 
             at = at.tb_next
         called = called_by(error, frames[-1][0])
         facts = [("called", called)] if called else []
-        if isinstance(error, FileExistsError) and isinstance(error.filename, str):
-            import time
-
-            age = time.time() - os.stat(error.filename).st_ctime
-            return [*facts, ("made", f"{error.filename} was made {age:.1f} s before")]
+        name = error.filename if isinstance(error, OSError) and isinstance(error.filename, str) else ""
+        if name and isinstance(error, FileExistsError):
+            return [*facts, *aged("made", name, "it was made")]
+        if name and isinstance(error, FileNotFoundError):
+            return [*facts, *aged("gone", os.path.dirname(name) or ".", "its directory had changed")]
         path = file_read_by(frames)
         return [*facts, *describe_file(path)] if path else facts
     except Exception:  # noqa: BLE001  # objects of the script, whose code may fail; then there is no fact
         return []
 
 
+def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
+    """A change since this process began; of an older one, nothing is said."""
+    from time import time
+
+    changed, begun = os.stat(path).st_ctime, os.stat(f"/proc/{os.getpid()}").st_ctime
+    return [(kind, f"{words} {max(time() - changed, 0):.1f} s before")] if changed > begun else []
+
+
 def called_by(error: BaseException, frame: Any) -> str:
-    """The module of what lacks an attribute, or of the function that does not take the arguments of a line; or empty."""
+    """The module of what lacks an attribute, or of the function that does not take its arguments; or empty."""
     if isinstance(error, AttributeError) and getattr(error, "obj", None) is not None:  # since Python 3.10
         owner = error.obj
         return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", None) or "")
