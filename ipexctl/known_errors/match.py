@@ -138,8 +138,8 @@ class RankOutput:
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """Packages and modules of Python whose frames are in the traceback, and those of the exception's type and of what
-        was called last."""
+        """Packages and modules of Python whose frames are in the traceback, and those of the exception's type and of
+        what was called last."""
         of_frames = (_OF_LIBRARY.search(frame["file"]) for frame in self._frames)
         names = {match["package"] or match["module"] for match in of_frames if match is not None}
         called = {each.text.partition(".")[0] for each in self.evidence if each.kind == "called"}
@@ -562,9 +562,17 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
         sentences, proof = known.sentences(met[0]), met[0].measured(*known.certain)
         if sentences is not None:
             confidence = "certain" if proof else known.confidence
+            sentences = _with_place(output, sentences[0]), sentences[1]
             best = Cause(known.id, *sentences, confidence, output.rank, output.host, met[1], known.at_install)
             best = replace(best, evidence=(*proof, *met[0].seen))
     return best
+
+
+def _with_place(output: RankOutput, sentence: str) -> str:
+    """The sentence, with the place of the exception if it names no place in that file."""
+    file = output.place.partition(",")[0]
+    is_named = output.exception is None or not file or file in sentence or output.is_short
+    return sentence if is_named else f"{sentence} ({output.place})"
 
 
 def _order_at_end(known: KnownError) -> int:

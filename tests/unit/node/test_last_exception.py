@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
 from ipexctl.node.common.records import Proof, RankStatus, describe_successes
-from ipexctl.node.run.rank.rank_hooks import describe
-from ipexctl.node.run.rank.rank_limits import last_exception
+from ipexctl.node.run.rank.rank_hooks import describe, facts_of
+from ipexctl.node.run.rank.rank_limits import describe_notes, last_exception
 
 STACK = 'Traceback (most recent call last):\n  File "train.py", line 2, in <module>\n    {}["weights"]\n'
 
@@ -37,3 +41,61 @@ def test_a_group_of_exceptions_names_its_first() -> None:
     group = type("ExceptionGroup", (Exception,), {"exceptions": (ValueError("bad row 17"), KeyError("x"))})
     said = describe(group("loading failed (2 sub-exceptions)"))
     assert said == "ExceptionGroup: loading failed (2 sub-exceptions), the first ValueError: bad row 17"
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\n"
+
+
+def facts(code: str) -> list[tuple[str, str]]:
+    """What is said of the exception that a script of this code raises."""
+    with pytest.raises((OSError, ValueError, TypeError, AttributeError)) as raised:
+        exec(compile(code, "train.py", "exec"), {"json": json, "os": os})
+    at = raised.value.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename != "train.py":
+        at = at.tb_next
+    assert at is not None
+    return facts_of(raised.value, at)
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        (LFS, ("lfs", "a.json is a pointer of Git LFS")),
+        ("<!DOCTYPE html><html>", ("content", "a.json begins with <!DOCTYPE html>: it is a web page, not the file")),
+        ("", ("content", "a.json is empty")),
+    ],
+)
+def test_a_file_that_could_not_be_read_is_named_with_how_it_begins(
+    text: str, fact: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(text)
+    assert facts("json.load(open('a.json'))") == [("read", "a.json"), fact]
+    Path("a.json").write_text("[1")
+    assert facts("json.load(open('a.json'))") == [("read", "a.json")]
+    assert facts("f = open('a.json')\nraise ValueError('no row')") == []
+    assert facts("f = open('a.json')\njson.dump(object(), open('b.json', 'w'))") == []
+
+
+def test_who_made_or_removed_a_file_is_known_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    ((made, text),) = facts("os.mkdir('out')")
+    assert (made, text.partition(" 0.")[0]) == ("made", "it was made")
+    ((gone, _),) = facts("os.remove('lock')")
+    assert gone == "gone"
+    assert facts("os.mkdir('/usr')") == [], "older than this process"
+
+
+def test_what_was_called_with_a_wrong_argument_is_named_by_its_module() -> None:
+    assert facts("from pathlib import PurePath\nimport fractions\nfractions.Fraction.limit_denominator(x=1)") == []
+    wrong = "import textwrap\ntextwrap.TextWrapper(gpus=0)"
+    assert facts(wrong) == [("called", "textwrap")]
+    assert facts("import textwrap\ntextwrap.TextWrapper.add") == [("called", "textwrap")]
+    assert facts("class T:\n    def __init__(self): pass\nT(gpus=0)") == [("called", "builtins")]
+
+
+def test_only_known_facts_are_kept_of_a_rank_s_notes() -> None:
+    notes = ["fact read weights.bin", "fact oom-counted the kernel", "child 7 -9", "child 8 1"]
+    kept = [(each.kind, each.text) for each in describe_notes(notes)]
+    assert kept == [("read", "weights.bin"), ("child", "process 7, which it had started, was ended by SIGKILL")]

@@ -16,6 +16,7 @@ from known_texts import SECTIONS, TEXTS, Text, account, document, page, planned,
 from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
+from ipexctl.known_errors import error_table
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput
 from ipexctl.node.common.fix import Fix
@@ -101,6 +102,91 @@ def test_an_exception_about_unnamed_types_in_a_model_under_autocast_is_answered_
 def test_another_exception_is_not_blamed_on_autocast(raised: str) -> None:
     plan = {"autocast": {"mode": "bf16"}}
     assert cause_in(judged([(STOPPED, ""), (FAILED, f"{TRACEBACK}\n{raised}")], plan=plan)).id != "script.autocast"
+
+
+def test_a_row_that_names_no_error_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"errors": [{"id": "any.words", "text": "No space left", "cause": "a disk is full", "fix": "df -h"}]}
+    monkeypatch.setattr(error_table, "_sections", lambda: rows)
+    with pytest.raises(ValueError, match=r"any\.words"):
+        known_errors.__wrapped__("errors")
+
+
+_OWN = f"{TRACEBACK}\n  File \"/home/me/.ipexctl/code/p/train.py\", line 3, in <module>\n    step('x')\n"
+_FORK = '  File "/usr/lib/python3.11/subprocess.py", line 9, in _execute_child\n'
+_TRL = (
+    '  File "/env/bin/trl", line 8, in <module>\n'
+    '  File "/env/lib/python3.11/site-packages/trl/cli.py", line 4, in main\n'
+    '  File "/env/lib/python3.11/site-packages/transformers/trainer.py", line 5, in f\n'
+)
+_TORCH = '  File "/env/lib/python3.11/site-packages/torch/x.py", line 9, in f\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Host key verification failed.\n" + f"{_OWN}ValueError: no validation set", "script.raised"),
+        (f"No space left on device\n{_OWN}KeyError: 'labels'", "script.raised"),
+        (f"{_OWN}ValueError: No space left on device", "script.raised"),  # of a type that the system does not raise
+        (f"{_OWN}MemoryError: model needs 20 GB, budget is 8 GB", "script.raised"),
+        (f"{_OWN}MemoryError", "memory.refused"),
+        (f"{_OWN}BlockingIOError: [Errno 11] Resource temporarily unavailable", "script.raised"),  # a lock of a file
+        (
+            f"{_OWN}{_FORK}BlockingIOError: [Errno 11] Resource temporarily unavailable",
+            "limit.threads",
+        ),
+        (f"{_OWN}TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'", "script.raised"),
+        (
+            f"{_OWN}requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: http://10.0.0.9/a",
+            "script.raised",
+        ),
+        (f"{_OWN}huggingface_hub.errors.HfHubHTTPError: 403 Client Error: Forbidden for url: x", "hf.not_allowed"),
+        (f"{_OWN}TypeError: device() received an invalid combination of arguments - got (NoneType)", "script.raised"),
+        (f"{_OWN}{_TORCH}KeyError: 'Too many open files'", "script.raised"),
+        ("sh: 1: ninja: not found\nsh: 1: nvcc: not found", "script.no_program"),
+    ],
+)
+def test_words_are_a_cause_only_of_the_error_that_they_are_of(said: str, expected: str) -> None:
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, said)]))
+    assert cause.id == expected
+    assert "train.py, line 3" in cause.sentence or TRACEBACK not in said
+
+
+def test_a_call_s_package_is_known_from_the_rank_s_python() -> None:
+    said = f"{_OWN}TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'"
+    called = {"kind": "called", "text": "pytorch_lightning.trainer.trainer", "host": "node2"}
+    cause = cause_in(judged([(STOPPED, ""), ({**FAILED, "evidence": [called]}, said)]))
+    assert cause.id == "lightning.unknown_argument"
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        (f'{_OWN}  File "numpy/random/mtrand.pyx", line 984, in choice\nValueError: a', "train.py, line 3: step('x')"),
+        (f'{TRACEBACK}\n  File "<frozen runpy>", line 1, in f\n  File "<string>", line 1, in g\nValueError: a', ""),
+        (
+            f"{TRACEBACK}\n{_TRL}ValueError: a",
+            "cli.py, line 4",
+        ),
+    ],
+)
+def test_a_place_is_in_the_project_s_files_or_in_the_package_that_was_started(said: str, place: str) -> None:
+    sentence = cause_in(judged([(STOPPED, ""), (FAILED, said)])).sentence
+    assert place in sentence
+    assert missing(sentence, ".pyx runpy <string> trainer.py") == [".pyx", "runpy", "<string>", "trainer.py"]
+
+
+def test_the_exception_of_a_thread_that_died_is_in_the_cause() -> None:
+    dead = f'Exception in thread Thread-1 (read):\n{TRACEBACK}\n  File "/p/data.py", line 7, in read\nOSError: row 7\n'
+    said = f"{dead}{_OWN}_queue.Empty"
+    sentence = cause_in(judged([(STOPPED, ""), (FAILED, said)])).sentence
+    assert missing(sentence, "Thread-1 OSError: row 7 data.py, line 7 Empty") == []
+
+
+def test_more_ranks_than_the_run_has_are_named() -> None:
+    said = f"{_OWN}torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 2/4 clients joined."
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, said)]))
+    assert missing(cause.sentence, "world_size 4 2/4") == []
+    assert "another" not in cause.sentence
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.id}-{crc32(text.text.encode()) % 1000}")
@@ -403,9 +489,13 @@ def test_a_name_that_a_module_lacks_is_blamed_on_its_owner(said: str, sentence: 
 
 _CODE, _ENV = "/home/ipex/.ipexctl/code/p-7a8357c2", "/home/ipex/.ipexctl/envs/torch-2.13-a57db98d/lib/python3.11"
 _AT_TRAIN = f'{TRACEBACK}\n  File "{_CODE}/train.py", line 1, in <module>\n    import torch\n'
-_IN_TORCH = (
-    f'  File "{_ENV}/site-packages/torch/fx/pass_manager.py", line 5, in <module>\n    from queue import Queue\n'
+_IN_FORK = '  File "/usr/lib/python3.11/subprocess.py", line 9, in _execute_child\n'
+_TRL = (
+    '  File "/env/bin/trl", line 8, in <module>\n'
+    '  File "/env/lib/python3.11/site-packages/trl/cli.py", line 4, in main\n'
+    '  File "/env/lib/python3.11/site-packages/transformers/trainer.py", line 5, in f\n'
 )
+_TORCH = f'  File "{_ENV}/site-packages/torch/fx/pass_manager.py", line 5, in <module>\n    from queue import Queue\n'
 _IN_PYTHON = (
     '  File "/usr/lib/python3.11/linecache.py", line 136, in updatecache\n    with tokenize.open(fullname) as fp:\n'
 )
@@ -988,7 +1078,7 @@ def test_rank_that_waits_for_its_child_is_told_to_read_the_pipe(of_child: str, i
     dump = _in_child_wait(of_child=of_child, is_launcher=is_launcher)
     cause = cause_in(diagnose(read_snapshot(record, output, "node1", dump)))
     assert (cause.id, missing(cause.sentence, f"1 node2 {said}")) == ("hang.elsewhere", [])
-    assert ("communicate()" in cause.fix, "same collectives" in cause.fix) == (bool(said), not said)
+    assert ("communicate()" in cause.fix, "limit of time" in cause.fix) == (bool(said), not said)
 
 
 def test_place_of_the_rank_that_lost_a_peer_is_told() -> None:

@@ -14,6 +14,7 @@ import _thread
 import atexit
 import builtins
 import faulthandler
+import io
 import os
 import sys
 
@@ -589,11 +590,13 @@ READERS = (
     "source",
 )
 """Names that functions of torch, NumPy, safetensors, json, yaml, PIL and pandas give to the file that they read."""
+LOADING, WRITING = "load|read|open|parse", "save|dump|write"
+"""Parts of names of functions that read a file, and of those that write one."""
 LONGEST_FACT = 400
 PAGES = (b"<!doctype html", b"<html")
 
 
-def facts_of(error: BaseException, traceback: TracebackType) -> list[tuple[str, str]]:
+def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
     """Kind and text of what an exception does not say itself: the file that was read, how that file begins if no reader
     would expect it, what was called with a wrong argument, and when an existing file was made."""
     try:
@@ -609,7 +612,7 @@ def facts_of(error: BaseException, traceback: TracebackType) -> list[tuple[str, 
             return [*facts, *aged("made", name, "it was made")]
         if name and isinstance(error, FileNotFoundError):
             return [*facts, *aged("gone", os.path.dirname(name) or ".", "its directory had changed")]
-        path = file_read_by(frames)
+        path = "" if isinstance(error, OSError) and error.errno else file_read_by(frames)
         return [*facts, *describe_file(path)] if path else facts
     except Exception:  # noqa: BLE001  # objects of the script, whose code may fail; then there is no fact
         return []
@@ -623,7 +626,7 @@ def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
     return [(kind, f"{words} {max(time() - changed, 0):.1f} s before")] if changed > begun else []
 
 
-def called_by(error: BaseException, frame: Any) -> str:
+def called_by(error: Any, frame: Any) -> str:
     """The module of what lacks an attribute, or of the function that does not take its arguments; or empty."""
     if isinstance(error, AttributeError) and getattr(error, "obj", None) is not None:  # since Python 3.10
         owner = error.obj
@@ -633,27 +636,32 @@ def called_by(error: BaseException, frame: Any) -> str:
         return ""
     name = name.rpartition(".__init__")[0] or name
     values = [*frame.f_locals.values(), *frame.f_globals.values()]
-    modules = [value for value in values if type(value) is type(sys)]
+    modules = [value for value in values if isinstance(value, type(sys))]
     values += [vars(module).get(each) for module in modules for each in frame.f_code.co_names]
-    matches = (value for value in values if getattr(value, "__qualname__", None) == name)
-    return str(getattr(next(matches, None), "__module__", None) or "")
+    known = (value for value in values if isinstance(value, (type, type(describe))))  # of others, code may run
+    return next((str(value.__module__) for value in known if value.__qualname__ == name), "")
 
 
 def file_read_by(frames: list[tuple[Any, int]]) -> str:
-    """An argument of the functions below the script's own line, else what this line names; or empty."""
+    """An argument of a function below the script's own line that loads something, else what this line loads; or
+    empty."""
+    import linecache
+    import re
+
     own = [at for at, (frame, _) in enumerate(frames) if not is_of_library(frame.f_code.co_filename)]
     inner = frames[own[-1] + 1 :] if own else []
-    values = [frame.f_locals.get(name) for frame, _ in reversed(inner) for name in READERS]
-    if own:
-        import linecache
-        import re
-
-        frame, number = frames[own[-1]]
-        line = linecache.getline(frame.f_code.co_filename, number)
+    names = " ".join(frame.f_code.co_name for frame, _ in inner)
+    if re.search(WRITING, names):
+        return ""
+    loading = [frame for frame, _ in reversed(inner) if re.search(LOADING, frame.f_code.co_name)]
+    values = [frame.f_locals.get(name) for frame in loading for name in READERS]
+    frame, number = frames[own[-1]] if own else frames[0]
+    line = linecache.getline(frame.f_code.co_filename, number) if own else ""
+    if re.search(LOADING, line) and not re.search(WRITING, line):
         values += [text for _, text in re.findall(r"(['\"])([^'\"]+)\1", line)]
         values += [frame.f_locals.get(name) for name in re.findall(r"\w+", line)]
     for value in values:
-        path = value if isinstance(value, (str, os.PathLike)) else getattr(value, "name", None)
+        path = value.name if isinstance(value, io.IOBase) and hasattr(value, "name") else value
         if isinstance(path, (str, os.PathLike)) and os.path.isfile(path):
             return os.fspath(path)
     return ""
