@@ -93,6 +93,8 @@ _QUESTIONS: Mapping[str, tuple[str, str]] = {
     "same-losses": ("had losses that are equal to the last digit", f"if this is no global loss, {_DATA}"),
 }
 """Kind → what was seen, which may be right, and what to look at."""
+_OF_ALL = ("same-order", "not-cleared")
+"""Kinds that a later epoch or step may refute."""
 ALONE = frozenset(("no-exchange", "bypassed", "no-sync", "small-groups"))
 """Kinds of trainings whose ranks exchange nothing."""
 FEWEST_STEPS = 8
@@ -253,7 +255,8 @@ def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: b
     if not is_over and not any(rank.is_changed for rank in ranks.values()):
         steps = min(rank.steps for rank in ranks.values())
         return (WrongTraining.seen("nothing-yet", sorted(ranks), f"{steps:,} steps of the optimizer"),)
-    return tuple(each for each in _find(dict(sorted(ranks.items()))) if each.certain or is_over)
+    found = tuple(_find(dict(sorted(ranks.items()))))
+    return found if is_over else tuple(each for each in found if each.certain and each.kind not in _OF_ALL)
 
 
 def _idle(ranks: Mapping[int, RankTraining]) -> tuple[int, ...]:

@@ -489,13 +489,9 @@ def test_a_name_that_a_module_lacks_is_blamed_on_its_owner(said: str, sentence: 
 
 _CODE, _ENV = "/home/ipex/.ipexctl/code/p-7a8357c2", "/home/ipex/.ipexctl/envs/torch-2.13-a57db98d/lib/python3.11"
 _AT_TRAIN = f'{TRACEBACK}\n  File "{_CODE}/train.py", line 1, in <module>\n    import torch\n'
-_IN_FORK = '  File "/usr/lib/python3.11/subprocess.py", line 9, in _execute_child\n'
-_TRL = (
-    '  File "/env/bin/trl", line 8, in <module>\n'
-    '  File "/env/lib/python3.11/site-packages/trl/cli.py", line 4, in main\n'
-    '  File "/env/lib/python3.11/site-packages/transformers/trainer.py", line 5, in f\n'
+_IN_TORCH = (
+    f'  File "{_ENV}/site-packages/torch/fx/pass_manager.py", line 5, in <module>\n    from queue import Queue\n'
 )
-_TORCH = f'  File "{_ENV}/site-packages/torch/fx/pass_manager.py", line 5, in <module>\n    from queue import Queue\n'
 _IN_PYTHON = (
     '  File "/usr/lib/python3.11/linecache.py", line 136, in updatecache\n    with tokenize.open(fullname) as fp:\n'
 )
