@@ -279,10 +279,7 @@ class TrainingEvidence:
         fields["backwards"] += 1
         self._check_left()
         self._check_kept()
-        if loss is None:
-            return
-        fields["all_losses"] = zlib.crc32(struct.pack("d", float(loss)), fields.get("all_losses", 0))
-        if not self._is_sampled():
+        if loss is None or not self._is_sampled():
             return
         fields["inputs"].append(self._input)
         fields["losses"].append(zlib.crc32(struct.pack("d", float(loss))))
@@ -290,6 +287,10 @@ class TrainingEvidence:
         fields["is_joint"] = fields.get("is_joint", False) or self._joined > FEW_NUMBERS
         if len(fields["losses"]) <= GRAPHS or not fields["is_varied"]:
             self._read_graph(list(nodes))
+
+    def on_loss(self, value: float) -> None:
+        """Called at each step, with the sum of the losses of its backwards."""
+        self.fields["all_losses"] = zlib.crc32(struct.pack("d", value), self.fields.get("all_losses", 0))
 
     def _read_graph(self, nodes: Sequence[Any]) -> None:
         """Most loss functions save the target that they compare with."""

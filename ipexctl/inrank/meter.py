@@ -564,6 +564,7 @@ class Meter:
         if self._loss is None:
             return
         value, self._loss = float(self._loss), None
+        self.evidence.on_loss(value)
         step = min(self._before.steps + self.counter.steps, MOST_NAN)
         if math.isfinite(value):
             self._last_loss = value

@@ -512,6 +512,17 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     )
 
 
+def _own_address(found: PatternMatch) -> tuple[str, str] | None:
+    """None on one host, where the address is right."""
+    if len(found.context.hosts) < 2:
+        return None
+    cause = (
+        "init_method in the script names {place}, which is each host itself, so no rank found rank 0 on another host"
+    )
+    fix = "leave init_method out, or write init_method='env://': ipexctl run sets the address of rank 0 for every rank"
+    return cause.format_map(found.fields()), fix
+
+
 def _too_few(found: PatternMatch) -> tuple[str, str]:
     there, size, ranks = found.groups["there"], int(found.groups["all"]), len(found.context.outputs)
     if size > ranks:
@@ -697,6 +708,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "no_submodule": _no_submodule,
     "no_variable": _no_variable,
     "other_build": _other_build,
+    "own_address": _own_address,
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,

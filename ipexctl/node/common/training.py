@@ -190,7 +190,7 @@ class RankTraining(NamedTuple):
     at."""
     losses: tuple[int, ...] = ()
     all_losses: int = 0
-    """Hash of the losses of all backwards; 0 if unknown."""
+    """Hash of the losses of all steps; 0 if unknown."""
     is_varied: bool = False
     """True if two of the inputs differ, or the targets of two losses."""
     is_joint: bool = False
@@ -308,7 +308,7 @@ def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[
         kind, which = ("same-data", f"{inputs} and all losses") if is_equal else ("same-inputs", inputs)
         yield WrongTraining.seen(kind, numbers, f"{which} are equal")
     elif is_equal and (is_fed_alike or not is_known) and len(set(first.losses)) > 1:
-        yield WrongTraining.seen("same-losses", numbers, f"all {first.backwards} losses")
+        yield WrongTraining.seen("same-losses", numbers, f"the losses of all {first.steps} steps")
 
 
 def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
