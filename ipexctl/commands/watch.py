@@ -176,6 +176,8 @@ class _Watching:
             if ended.status.fetch_line and (line := self._record.continue_command):
                 script, checkpoint = self._record.plan.asked.script, ended.status.checkpoint
                 print_message(f"  {checkpoint} is there; {script} decides whether it loads it: {line}")
+        elif ended is not None and ended.status is not None and ended.status.lacks_gpu:
+            print_message(Fix("  to say that there are GPUs: {line}", line=self._record.gpu_command))
         self._check_output()
         return 0 if ended is None else ended.exit_code
 

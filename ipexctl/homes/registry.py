@@ -23,7 +23,7 @@ from ipexctl.launch.run_options import call_of
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
-from ipexctl.node.common.fix import Fix, FixCommand
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.json_records import PRIVATE, as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.owners import is_made_by, owner_text
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
@@ -129,6 +129,12 @@ class RunRecord:
         """The command that goes on from a checkpoint; empty if the hosts are a scheduler's to choose."""
         can_resume = self.typed.directory and not self.plan.job
         return Fix(f"`ipexctl run --resume {self.id}`") if can_resume else ""
+
+    @property
+    def gpu_command(self) -> str:
+        """The command that starts the script again and says that there are GPUs."""
+        again = ipexctl_command("run", "--gpu-code", "assume", argv=self.plan.asked.program)
+        return self.call_options.apply(Fix("{again}", again=again))
 
 
 _ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "stop", "wait", "why"))

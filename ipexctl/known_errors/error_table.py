@@ -29,7 +29,6 @@ from ipexctl.hub.hugging_face import (
     parse_repo,
     push_command,
 )
-from ipexctl.known_errors.gpu_code import suggestion_for
 from ipexctl.known_errors.match import KnownError, PatternMatch, shorten_text
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.node.common.asked import Asked
@@ -234,25 +233,20 @@ def _other_version(found: PatternMatch, top: str, lacking: str) -> tuple[str, st
 
 
 def _for_gpus(found: PatternMatch) -> tuple[str, str]:
-    """Name the script's line and what to type there, if the traceback shows the line."""
-    output = found.output
+    """Torch's own error about a GPU: of a library, or of a script that --gpu-code leaves as it is."""
+    output, plan = found.output, found.context.plan
     file, _, number = output.place.rpartition(", line ")
-    shown = re.search(rf'{re.escape(file)}", line {number}\b.*\n +(.*)', output.last_text) if file else None
-    text = shorten_text(shown[1].strip(), 100) if shown is not None else ""
     packages = re.findall(r'^ *File "[^"]*-packages/(\w+)', output.last_text, re.MULTILINE)
     if packages and re.search(rf'-packages/[^"\n]*{re.escape(file)}", line {number}\b', output.last_text):
         return (
             f"{packages[0]} wants a GPU here, and these nodes have only CPUs: {output.place}, in an installed package",
             f"look for an option of {packages[0]} that chooses the CPU; if it wants GPUs only for several ranks: -n 1",
         )
-    cause = "the script is written for GPUs, and these nodes have only CPUs"
-    if suggestion := suggestion_for(text):
-        return f"{cause}: {output.place}, {text}", f"line {number}: {suggestion}"
-    at = f" ({output.place})" if file else ""
-    return (
-        f"{cause}{at}",
-        "use device 'cpu', the backend gloo, DDP without device_ids, and torch.load with map_location='cpu'",
-    )
+    cause = "the script is written for GPUs, and these nodes have only CPUs" + (f" ({output.place})" if file else "")
+    if plan.asked.gpu_code == "off":
+        again = ipexctl_command("run", "--gpu-code", "auto", argv=plan.asked.program)
+        return cause, Fix("to place on CPUs what it places on GPUs: {again}", again=again)
+    return cause, "use device 'cpu', the backend gloo, and torch.load with map_location='cpu'"
 
 
 def _checkpoint(found: PatternMatch) -> tuple[str, str]:

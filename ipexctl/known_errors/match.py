@@ -463,7 +463,8 @@ class KnownError:
         fields, context = found.fields(), found.context
         fields["export"] = context.exported(self.export)
         fields["measured"] = "; ".join(each.text for each in found.measured(*self.needs))
-        calls = {"repair": context.repair, "again": context.again}
+        assume = ipexctl_command("run", "--gpu-code", "assume", argv=context.plan.asked.program)
+        calls = {"repair": context.repair, "again": context.again, "assume": assume}
         of_fix = _Fields(fields, install=context.install(*self.package.split()), **calls)
         return self.cause.format_map(fields), Fix.filled(self.fix, of_fix)
 

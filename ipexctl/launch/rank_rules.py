@@ -29,6 +29,7 @@ from ipexctl.node.common.rank_options import (
     AUTOCAST,
     FP32_MATH,
     FUSED_OPTIMIZER,
+    GPU_CODE,
     HALF_MATH,
     SHARE_WEIGHTS,
     WIRE,
@@ -44,6 +45,9 @@ OLDEST_ROUNDING: Final[Version] = (2, 3)
 OLDEST_FUSED: Final[Version] = (2, 4)
 """The first torch with fused optimizers for CPUs."""
 OLDEST_HALF: Final[Version] = (2, 0)
+OLDEST_GPU_CODE: Final[Version] = (2, 0)
+"""The first torch with `torch.utils._device`, which knows all functions that make tensors on a device."""
+_CUDA_PACKAGES: Final = ("nvidia-cu", "nvidia-nccl")
 _BF16_TIERS: Final = ("avx512_bf16", "amx")
 _INSTRUCTIONS: Final = "bf16 instructions (AMX or AVX512_BF16)"
 
@@ -111,6 +115,18 @@ def _choose_fused_optimizer(context: LaunchContext) -> Choice:
     return Choice(mode, "asked") if against is None else FUSED_OPTIMIZER.off._replace(reason=against)
 
 
+def _choose_gpu_code(context: LaunchContext) -> Choice:
+    """Off with a torch that was built for GPUs: its own kernels answer, and it may find a GPU."""
+    mode, packages = context.gathered.asked.gpu_code, context.gathered.env.packages
+    if mode == "off":
+        return GPU_CODE.off
+    if any(name.startswith(_CUDA_PACKAGES) for name in packages):
+        return Choice("off", "torch-for-gpus")
+    if (against := obstacle_of_hooks(context, OLDEST_GPU_CODE)) is not None:
+        return GPU_CODE.off._replace(reason=against)
+    return Choice(mode, "default" if mode == "auto" else "asked")
+
+
 RULES: Final = (
     RankRule(ALLREDUCE, choose_allreduce, "ranks on one host add gradients up in shared memory", way="shared memory"),
     RankRule(WIRE, choose_wire, "gradients go between hosts as {mode}"),
@@ -118,6 +134,12 @@ RULES: Final = (
         SHARE_WEIGHTS,
         choose_share_weights,
         "frozen parameters that ranks hold alike are not sent, and are one copy a host",
+    ),
+    RankRule(
+        GPU_CODE,
+        _choose_gpu_code,
+        "what the script places on GPUs is placed on the CPU",
+        oldest=OLDEST_GPU_CODE,
     ),
     RankRule(
         FP32_MATH,

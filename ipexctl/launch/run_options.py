@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Autocast,
         Bind,
         Fp32Math,
+        GpuCode,
         HalfMath,
         OnHang,
         OnNan,
@@ -88,6 +89,11 @@ DECLARED: Final[Mapping[str, Declaration]] = {
         "--share-weights",
         "Keep one copy a host of frozen parameters, and send none that all ranks hold alike (default: {default}).",
         panel=_COMMUNICATION,
+    ),
+    "gpu_code": Declaration(
+        "--gpu-code",
+        "Place on CPUs what a script places on GPUs; assume: also say that there are GPUs (default: {default}).",
+        panel=_RANKS,
     ),
     "fp32_math": Declaration(
         "--fp32-math",
@@ -240,6 +246,7 @@ if TYPE_CHECKING:
         allreduce: AskedAllReduce
         wire: Wire
         share_weights: ShareWeights
+        gpu_code: GpuCode
         fp32_math: Fp32Math
         half_math: HalfMath
         fast: bool

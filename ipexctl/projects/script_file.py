@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.known_errors.gpu_code import GpuLine
 from ipexctl.node.common.fix import FixCommand, ipexctl_command
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.modules import Import
@@ -78,8 +77,6 @@ class ScriptFile:
     """True if it imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
-    gpu_lines: tuple[GpuLine, ...] = ()
-    """Lines that need a GPU and that no guard protects."""
     spawner: Spawner | None = None
     """Where it starts ranks of its own; None if it does not."""
     files: tuple[str, ...] = ()

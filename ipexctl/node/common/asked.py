@@ -17,6 +17,7 @@ AskedAllReduce = Literal["auto", "shared", "backend"]
 Wire = Literal["fp32", "bf16", "int8"]
 Fp32Math = Literal["fp32", "bf16"]
 ShareWeights = Literal["auto", "off"]
+GpuCode = Literal["auto", "assume", "off"]
 Autocast = Literal["auto", "off", "bf16"]
 HalfMath = Literal["auto", "own"]
 OnHang = Literal["report", "dump", "stop"]
@@ -62,6 +63,8 @@ class Asked(NamedTuple):
     """`auto`: ranks multiply bf16 and fp16 in fp32 where they measure that it is faster. `own`: torch multiplies."""
     share_weights: ShareWeights = "auto"
     """`auto`: frozen parameters are one copy a host."""
+    gpu_code: GpuCode = "auto"
+    """`auto`: what the script places on GPUs is on the CPU; `assume`: its files are also told that there are GPUs."""
     mpi: str = "auto"
     """`auto`, a flavor of `node/common/mpi.py`, or the path of an mpirun on every host."""
     master_port: int | None = None

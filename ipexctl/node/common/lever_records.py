@@ -36,7 +36,7 @@ class Lever(NamedTuple):
     option: str
     """As typed: `--autocast bf16`."""
     asked: bool = True
-    """False if only --profile measured it."""
+    """False if only --profile measured it, or if it acted by default."""
     acted: bool | None = None
     """None if unknown."""
     steps: int = 0
@@ -62,23 +62,28 @@ class Lever(NamedTuple):
 
 
 def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
-    """What became of each option that was asked for, and of a measured one that some rank tells of."""
+    """What became of each option that was asked for, on any rank, and of those that acted unasked."""
     notes: dict[str, list[LeverNote]] = {name: [] for name, option in RANK_OPTIONS.items() if option.is_lever}
     for rank in ranks:
         for note in rank[: len(notes)]:
             if note.name in notes:
                 notes[note.name].append(note)
+    levers = {name: _became(name, of_option, plan) for name, of_option in notes.items()}
     return tuple(
-        _became(name, found, plan)
-        for name, found in notes.items()
-        if mode_asked(plan.asked, RANK_OPTIONS[name]) or (found and RANK_OPTIONS[name].is_measured)
+        lever
+        for name, lever in levers.items()
+        if lever.asked
+        or (notes[name] and RANK_OPTIONS[name].is_measured)
+        or (lever.acted and RANK_OPTIONS[name].is_silent and plan.uses(RANK_OPTIONS[name]))
     )
 
 
 def _became(name: str, notes: Sequence[LeverNote], plan: Plan) -> Lever:
     option = RANK_OPTIONS[name]
     choice = plan.choice(option)
-    lever = Lever(name, option.typed.format(mode=mode_asked(plan.asked, option) or option.modes[0]))
+    asked = mode_asked(plan.asked, option)
+    typed = option.typed.format(mode=asked or (option.modes[0] if option.is_measured else choice.mode))
+    lever = Lever(name, typed, asked=bool(asked) or option.is_measured)
     acted = [note for note in notes if note.acted]
     if acted:
         reason = next((note.reason for note in acted if note.reason), "")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ChoiceReason = Literal[
     "default", "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host", "one-host", "one-rank",
     "backend-asked", "unequal-hosts", "hooks-off", "torch-unknown", "torch-too-old", "other-processor",
-    "more-ranks-than-cores", "no-amx", "no-bf16",
+    "more-ranks-than-cores", "no-amx", "no-bf16", "torch-for-gpus",
 ]  # fmt: skip
 """`asked`: the option names this mode. `no-amx` and `no-bf16`: processors of `hosts` gain little or nothing.
 `launch/rank_rules.py` has the sentences."""
@@ -42,6 +42,8 @@ class RankOption(NamedTuple):
     """Modes in which it acts."""
     is_lever: bool = True
     """True if the end of a run tells what became of it."""
+    is_silent: bool = False
+    """True if the end of a run tells of it only where it was asked for, though a plan uses it by default."""
     is_of_fast: bool = False
     """True if --fast asks for it, too, unless the call says otherwise."""
     is_measured: bool = False
@@ -68,6 +70,10 @@ SHARE_WEIGHTS = RankOption(
     "share_weights", "IPEXCTL_SHARE_WEIGHTS", "--share-weights {mode}", off=Choice("off", "asked"), modes=("auto",),
     is_lever=False,
 )  # fmt: skip
+GPU_CODE = RankOption(
+    "gpu_code", "IPEXCTL_GPU_CODE", "--gpu-code {mode}", off=Choice("off", "asked"), modes=("auto", "assume"),
+    is_silent=True,
+)  # fmt: skip
 FP32_MATH = RankOption(
     "fp32_math", "IPEXCTL_FP32_MATH", "--fp32-math {mode}", off=Choice("fp32", "default"), modes=("bf16",),
     shown="fp32 matrices with {mode} inputs",
@@ -85,7 +91,8 @@ FUSED_OPTIMIZER = RankOption(
     is_of_fast=True,
 )  # fmt: skip
 RANK_OPTIONS: Mapping[str, RankOption] = {
-    each.name: each for each in (AUTOCAST, FUSED_OPTIMIZER, FP32_MATH, HALF_MATH, ALLREDUCE, WIRE, SHARE_WEIGHTS)
+    each.name: each
+    for each in (AUTOCAST, FUSED_OPTIMIZER, FP32_MATH, HALF_MATH, ALLREDUCE, WIRE, SHARE_WEIGHTS, GPU_CODE)
 }
 """In the order in which reports name them."""
 ALL_OFF: Mapping[str, Choice] = {name: each.off for name, each in RANK_OPTIONS.items()}

@@ -533,7 +533,14 @@ class RunStatus(NamedTuple):
     def training_notes(self) -> tuple[str, ...]:
         """What else is wrong with the training itself."""
         found = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
-        return tuple(each.sentence for each in found if each is not None)
+        of_gpu = (f"its script found no GPU ({self.lacks_gpu})",) if self.lacks_gpu else ()
+        return (*(each.sentence for each in found if each is not None), *of_gpu)
+
+    @property
+    def lacks_gpu(self) -> str:
+        """Where the script of a run that succeeded ended, or trained nothing, because it found no GPU; or empty."""
+        kinds = () if self.state != "ok" else ("gpu-ended",) if self.untrained is None else ("gpu-ended", "gpu-asked")
+        return next((each.text for row in self.ranks for each in row.evidence if each.kind in kinds), "")
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

@@ -47,7 +47,6 @@ from ipexctl.run.start.script_imports import (
     takes_own_requirements,
     with_environment,
 )
-from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.stack.catalog import project_of
@@ -301,7 +300,6 @@ def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
 
 def _check_before_install(start: RunStart, wanted: InstallRequest) -> str:
     """One round trip. Returns a note, or an empty text; raises a StartError if the run could not start."""
-    check_gpu_code(start.spec, {})
     context = start.gather(before_install=True)
     distribution = ranks_on(context.hosts, context.facts, context.asked)
     if isinstance(distribution, Refusal):

@@ -51,9 +51,9 @@ from ipexctl.text import format_count, join_words, tilde_path
 _MOST_FILES_NAMED: Final = 4
 _NEEDS_CUDA: Final = frozenset(
     "apex causal_conv1d cupy flash_attn flash_attn_interface flashinfer mamba_ssm pycuda rotary_emb "  # noqa: SIM905
-    "selective_scan_cuda tensorrt transformer_engine xentropy_cuda_lib".split()
+    "selective_scan_cuda tensorrt transformer_engine triton xentropy_cuda_lib".split()
 )
-"""Modules of packages that cannot be installed, or imported, without CUDA."""
+"""Modules of packages that cannot be installed, or imported, without CUDA: the rank says so at the import."""
 _OF_TORCH: Final = frozenset({"torch", "torchvision", "torchaudio"})
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
@@ -215,7 +215,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     for host, modules in missing.items():
         for module in modules:
             by_module.setdefault(module, []).append(host)
-    needed = [entry for entry in script.imports if entry.module in by_module]
+    needed = [entry for entry in script.imports if entry.module in by_module and entry.module not in _NEEDS_CUDA]
     excused = [entry for entry in needed if is_excused(script, entry)]
     certain = [entry for entry in needed if entry not in excused]
     if not needed:
@@ -267,9 +267,6 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
         return f"{removed[0]} is part of Python {version}: is the script for another Python than the environment's?"
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return Fix("another stack has it: `ipexctl install {*option}`", option=option.split())
-    if of_gpu := next((each for each in imports if each.module in _NEEDS_CUDA), None):
-        place = f"{of_gpu.file or script.name}, line {of_gpu.line}"
-        return f"{of_gpu.module} is for GPUs: leave its import out ({place}), or start a script that does not need it"
     layout = script.layout
     if layout is not None and (outside := next((layout.outside[name] for name in names if name in layout.outside), "")):
         above = shlex.quote(str(layout.root.parent))

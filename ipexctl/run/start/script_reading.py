@@ -1,4 +1,4 @@
-"""Reads what a script and the own modules that it reaches say, without running them: imports, signs of GPUs, launchers,
+"""Reads what a script and the own modules that it reaches say, without running them: imports, launchers,
 Trainers, checkpoints. `script_imports.py` checks the imports.
 """
 
@@ -9,17 +9,14 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import SCRIPT, SOURCE, NotRegularError, read_or_empty, read_regular
+from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.host import quote
-from ipexctl.known_errors.gpu_code import GpuCode, executed_file, find_gpu_lines, lines_of_files, read_gpu_code
-from ipexctl.known_errors.reached_code import FileNames, module_of
 from ipexctl.launch.request import MPI_MODULES
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.projects.layout import ProjectLayout
@@ -31,7 +28,6 @@ from ipexctl.projects.modules import (
     follow_imports,
     has_module,
     imported_names,
-    imported_part,
     is_too_long,
     modules_imported_by,
     parse,
@@ -113,19 +109,13 @@ def _with_imports(
     found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate, "makes_modules": False}
     found["by_name"] = _LOADS_BY_NAME.search(script.text or "") is not None
     changing = list[str]()
-    mpi, gpu, spawner = script.mpi_import, script.gpu_lines, script.spawner
-    of_gpu: dict[str, GpuCode] = {}
-    others: dict[str, Callable[[], FileNames]] = {}
+    mpi, spawner = script.mpi_import, script.spawner
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
         nonlocal mpi, spawner
         # Walks of the tree take longer than searches of the text.
         if mpi is None and any(module in text for module in MPI_MODULES):
             mpi = _mpi_import(own, name, only_certain=True)
-        if any(word in text for word in ("cuda", "nccl", "torch.accelerator")):
-            of_gpu[name] = read_gpu_code(own, text, name)
-        else:
-            others[module_of(name)] = partial(_names_of, text, name)
         if _OF_LAUNCHERS.isdisjoint(name.split("/")):
             spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
@@ -139,12 +129,6 @@ def _with_imports(
     built = {name for each in layout.own for name in each.declaration.extensions}
     reached = follow_imports(tree, layout.root, places, package=package, on_file=read_own, built=built)
     own = {entry.module for entry, _ in reached.own}
-    text = script.text or ""
-    executed = read_or_empty(places[0] / executed_file(text), SOURCE).decode("utf-8", "replace")
-    if executed or any(code.found for code in of_gpu.values()):
-        gpu = lines_of_files({"": read_gpu_code(tree, text, script.name, executed), **of_gpu}, others)
-    if not any(line.is_certain or not line.file for line in gpu):  # code for GPUs, which may not be reached
-        gpu = tuple(line for line in gpu if line.option)
     return replace(
         script,
         imports=reached.imports,
@@ -157,14 +141,9 @@ def _with_imports(
         uses_accelerate=found["accelerate"],
         loads_by_name=found["by_name"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
-        gpu_lines=gpu,
         spawner=spawner,
         layout=layout,
     )
-
-
-def _names_of(text: str, name: str) -> FileNames:
-    return read_gpu_code(imported_part(parse(text.encode()) or ast.Module([], [])), text, name).names
 
 
 def _read_script_file(name: str, path: Path) -> tuple[ScriptFile, ast.Module | None]:
@@ -226,7 +205,6 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         checkpoints=find_named_checkpoints(tree),
         uses_hub=any(module in _HUB_LIBRARIES for node in ast.walk(tree) for module in modules_imported_by(node)),
         mpi_import=_mpi_import(tree, name),
-        gpu_lines=find_gpu_lines(tree, text),
         files=named_files(tree),
         spawner=find_spawner(tree, text, name),
     )

@@ -1,16 +1,14 @@
 """The refusals and notes of a start, each a part of one shape. `pipeline.py` shows the notes of `NOTES`, in order;
-`make_plan` there refuses what one of `REFUSALS` does. Only a script that is certain to need a GPU is refused.
+`make_plan` there refuses what one of `REFUSALS` does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -18,8 +16,6 @@ from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.hugging_face import DTYPE_TRL, INDEXED_CPU, RESUMES_ON_CPU, RESUMING_TRL
-from ipexctl.known_errors.gpu_code import GpuLine, suggestions
-from ipexctl.known_errors.reached_code import ASKED
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import before, unsupported_settings
 from ipexctl.launch.launchers.cpu_options import RESUMES, is_of_trl
@@ -45,53 +41,11 @@ _SHOWN: Final = PathNotes("start-notes")
 _CALLS_KEPT: Final = 30
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
-_GPU: Final = re.compile(r"(?:cuda|gpu)(?::\d+)?|nccl")
 _FIRST: Final = "4.54"
 """The first transformers with average_tokens_across_devices=True: `Trainer.compute_loss` multiplies each rank's loss by
 the number of ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss."""
 
 # Refusals
-
-
-def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for a script that fails on CPUs in any case. A user's torch may find a GPU. Pure."""
-    script = spec.project.script
-    has_no_ranks = spec.asked.backend == "none" and script is not None and ASKED.search(script.text or "") is not None
-    has_cuda = any(name.startswith(("nvidia-cu", "nvidia-nccl")) for name in packages)
-    if script is None or spec.asked.python is not None or has_cuda or has_no_ranks:
-        return
-    lines = _without_typed(script.gpu_lines, spec.asked.argv)
-    if any(line.is_certain for line in lines):
-        reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
-        fix: str = suggestions(lines)
-        if all(line.option for line in lines):
-            install = ("--install",) if spec.asked.install else ()
-            argv = reduce(_with_option, (line.option for line in lines), spec.asked.program)
-            fix = Fix.of((ipexctl_command("run", *install, argv=argv),))
-        raise StartError.because(reason, fix, exit_code=2)
-
-
-def _without_typed(lines: Sequence[GpuLine], argv: Sequence[str]) -> tuple[GpuLine, ...]:
-    """The lines without options that the call, or a file that it names, may set, unless to a GPU."""
-    typed = {word.partition("=")[0] for word in argv}
-    typed |= {"=" for word in argv[1:] if "=" not in word}
-    return tuple(
-        line
-        for line in lines
-        if typed.isdisjoint({*"".join(line.option[:1]).partition("=")[:2]} - {""})
-        or len(_with_option(argv, line.option)) == len(argv)
-    )
-
-
-def _with_option(argv: Sequence[str], option: Sequence[str]) -> tuple[str, ...]:
-    """The call with the option for CPUs, in place of a GPU that it names for the same option."""
-    own, _, wanted = option[0].partition("=")
-    for at, word in enumerate(argv):
-        name, sign, value = word.partition("=")
-        if name == own and _GPU.fullmatch(value or "".join(argv[at + 1 : at + 2])):
-            words = (f"{name}={wanted or option[-1]}",) if sign else (name, option[-1])
-            return (*argv[:at], *words, *argv[at + len(words) :])
-    return (*argv, *option)
 
 
 def check_resumed_trl(spec: RunSpec, packages: Mapping[str, str]) -> None:
@@ -112,7 +66,6 @@ def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None
 
 
 REFUSALS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
-    check_gpu_code,
     check_resumed_trl,
     check_modules_of_project,
 )
@@ -265,12 +218,6 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
 
 
-def gpu_notes(context: Gathered, _: Plan) -> Iterator[str]:
-    script, asked = context.spec.project.script, context.asked
-    if script is not None and (lines := _without_typed(script.gpu_lines, asked.argv)):
-        yield f"{asked.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}"
-
-
 def trainer_notes(context: Gathered, plan: Plan) -> Iterator[str]:
     """For several ranks, a version that multiplies, and a call without the setting."""
     script, ranks, version = context.spec.project.script, _ranks_of_group(plan), _installed(context).get("transformers")
@@ -351,7 +298,6 @@ OF_SCRIPT: Final[tuple[Note, ...]] = (
     batch_notes,
     missing_notes,
     trl_notes,
-    gpu_notes,
     trainer_notes,
     trainer_resume_notes,
     spawner_notes,

@@ -433,8 +433,8 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
     notes.extend(status.training_notes)
     # A live run can be slow because the user turned this one off.
     told_early = () if snapshot.context.plan.uses(HALF_MATH) else (HALF_MATH.name,)
-    levers = [lever for lever in status.levers if lever.asked and (status.is_over or lever.name in told_early)]
-    notes.extend(lever.sentence for lever in levers)
+    told = (lever for lever in status.levers if lever.asked or lever.acted)
+    notes.extend(lever.sentence for lever in told if status.is_over or lever.name in told_early)
     notes.extend(describe_successes(status.ranks))
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"

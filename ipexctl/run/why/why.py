@@ -230,6 +230,8 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
         after += tuple(filter(None, (answer.record.resume_command,)))
     elif diagnosis.state in ("failed", "stopped") and answer.snapshot and answer.snapshot.status.fetch_line:
         after += tuple(filter(None, (answer.record.continue_command,)))
+    elif answer.snapshot and answer.snapshot.status.lacks_gpu:
+        after += (answer.record.gpu_command,)
     notes, lost = diagnosis.notes, options.lost_hostfile
     if lost and any(lost in text for text in (*after, cause.fix if cause else "")):
         notes = (*notes, f"{lost}, which the commands below name, is no longer there: put it back, or type --hosts")

@@ -288,7 +288,7 @@ class Rank:
         for fields in messages:
             self.client.send_message("stacks", **fields)
         for process, code, text, place in raised:
-            if text.startswith(("child ", "fact ")):
+            if text.startswith(("child ", "fact ", "gpu-")):
                 self.notes.append(text)
                 continue
             if not code:
@@ -465,6 +465,8 @@ class Rank:
             said = (last_exception(stream.tail) for stream in self.streams if stream.name == "err")
             evidence = [{"kind": "daemon", "text": each} for each in left]
             evidence += [{"kind": "exception", "text": each} for each in said if each]
+        of_gpus = (note.partition(" ") for note in self.end_notes if note.startswith("gpu-"))
+        evidence += [{"kind": kind, "text": place} for kind, _, place in of_gpus]
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None
         steps = self.meter.steps()
         holder = master_port.find_holder(*(stream.tail for stream in self.streams if command.has_failed))

@@ -61,6 +61,13 @@ FAST = {
     "IPEXCTL_FUSED_OPTIMIZER": ("--fused-optimizer", "fuse_optimizers"),
 }
 """Variable → option, and function in `ipexctl_inrank.fast` to call once torch is imported."""
+GPU_CODE = "IPEXCTL_GPU_CODE"
+OF_GPUS = {
+    "torch": "install",
+    "torch.distributed.fsdp": "wrap_fsdp",
+    "torch._dynamo": "keep_in_graphs",
+}
+"""Module → function in `ipexctl_inrank.gpu_code` to call once the module is imported."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
@@ -71,6 +78,7 @@ def begin() -> None:
         install_gloo_wait,
         install_stack_dumps,
         install_notes,
+        install_gpu_code,
         install_ddp,
         install_collectives,
         install_weights,
@@ -202,6 +210,32 @@ def keep_tcp_store(notes: Notes) -> None:
             store.keep_tcp_store_for_other_ranks()
         except Exception:  # noqa: BLE001  # the store ends with rank 0 then
             return
+
+
+def install_gpu_code() -> None:
+    """Must come before hooks of other parts for torch: these see the functions that the script calls."""
+    if os.environ.get(GPU_CODE):
+        for name in OF_GPUS:
+            call_after_import(name, place_gpu_code)
+
+
+def place_gpu_code(module: Any) -> None:
+    try:
+        getattr(load_in_rank("gpu_code"), OF_GPUS[module.__name__])(module)
+    except Exception as error:  # noqa: BLE001  # the script runs without it, as with --gpu-code off
+        if is_first():
+            print(f"ipexctl: --gpu-code is off: {describe(error)}", file=sys.stderr)  # noqa: T201
+
+
+def note_of_gpu(error: object, frames: str, at: object) -> str:
+    """What the script's end has to do with GPUs; empty without torch. `frames`: the function for `at`."""
+    if f"{PACKAGE}.gpu_code" not in sys.modules:
+        return ""
+    try:
+        ends = load_in_rank("gpu_end")
+        return str(ends.note_of(error, getattr(ends, frames)(at)))
+    except Exception:  # noqa: BLE001  # an end that nobody explains
+        return ""
 
 
 def install_ddp() -> None:
@@ -463,7 +497,7 @@ class Notes:
         self._pipe = number, inode
         self._pid = os.getpid()
         self._main = _thread.get_ident()
-        self._is_over = False
+        self._is_over = self._has_gpu = False
         self.has_failed = False
         self._before = sys.excepthook
 
@@ -483,6 +517,12 @@ class Notes:
             return
         line = " ".join(text.split())[:LONGEST_FACT]
         os.write(self._pipe[0], f"{self._pid} 0 {line}\n".encode("utf-8", "replace"))
+
+    def write_gpu(self, text: str) -> None:
+        """Note once what the end has to do with GPUs, before the end itself."""
+        if text and not self._has_gpu:
+            self._has_gpu = True
+            self.note(text)
 
     def watch_children(self, module: Any) -> None:
         """Note how the first process that fails has ended. A pool ends the others by SIGTERM."""
@@ -513,12 +553,14 @@ class Notes:
             for kind, text in facts_of(value, traceback):
                 self.note(f"fact {kind} {text}")
             code = 130 if isinstance(value, KeyboardInterrupt) else 1
+            self.write_gpu(note_of_gpu(value, "frames_of", traceback))
             self.write(code, f"raised {describe(value)}\t{describe_place(traceback)}")
 
     def at_end(self) -> None:
         """Note an uncaught exception at exit, as a user's hook may have replaced `excepthook`; else that the script
         has ended."""
         self.raised(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None))
+        self.write_gpu(note_of_gpu("", "frames_of", None))
         self.write(0, "left")
         self._is_over = True
 
@@ -549,9 +591,13 @@ class PendingExit:
     def __init__(self, notes: Notes, status: Any = None, *more: Any) -> None:
         del more
         self._notes, self._code = notes, code_of(status)
+        self._of_gpu = note_of_gpu(status, "frames_above", sys._getframe(2))
 
     def __del__(self) -> None:
-        if self._code and sys._getframe().f_back is None:
+        if sys._getframe().f_back is not None:
+            return
+        self._notes.write_gpu(self._of_gpu)
+        if self._code:
             self._notes.write(self._code, f"ended itself with exit code {self._code}")
 
 

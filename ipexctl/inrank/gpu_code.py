@@ -1,0 +1,450 @@
+"""Runs scripts that are written for GPUs on CPUs, as they are: `run --gpu-code`. `rank_hooks.py` calls `install` once
+torch is imported; `gpu_stand_ins.py` has the parts of torch.cuda, and `gpu_end.py` says whether a script ended for want
+of a GPU.
+
+- What a script places on a GPU is placed on the CPU. `x.device` says cpu and `x.is_cuda` is False, so libraries and a
+  script's own code for CPUs work; `torch.device("cuda")` stays a value.
+- A move between a GPU and the CPU is a copy, as between two memories: otherwise weights that a script keeps with
+  `.cpu()` would follow the model, and a NumPy buffer that it reuses would change a batch. Libraries' own moves copy
+  nothing: they ask torch, and are told that there is no GPU.
+- The dispatcher's key CUDA has no kernels in a torch for CPUs: whatever reaches it asks for a device. So one fallback
+  covers all factory functions. Functions are wrapped only where C++ refuses the device before it dispatches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import sysconfig
+from typing import Any, Callable, Iterator
+
+from .acted import ActingLever, is_first
+
+VARIABLE = "IPEXCTL_GPU_CODE"
+TOLD = "IPEXCTL_GPU_CODE_TOLD"
+PLACED = "what {script} places on GPUs is on the CPU"
+AUTOCAST = "float16 autocast became bfloat16"
+SCALER = "GradScaler is off"
+NCCL = "NCCL became gloo"
+KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "QuantizedCUDA")
+MAKERS = (
+    *("empty.memory_format", "empty_strided", "tril_indices", "triu_indices", "_efficientzerotensor"),
+    *("_empty_affine_quantized", "_empty_per_channel_affine_quantized"),
+)
+"""Operators that all factory functions end in; for a torch whose `Library` has no `fallback`."""
+MORE_FACTORIES = (
+    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "normal"),
+    *("frombuffer", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor"),
+    *("sparse_bsc_tensor", "sparse_compressed_tensor"),
+)
+"""Functions of torch with `device=` that `_device_constructors` leaves out, at least in some versions."""
+NEW = ("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")
+LIBRARIES = tuple(
+    {os.path.realpath(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib")) if path}
+    | {path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib")) if path}
+)
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+GPU_MODULES = frozenset(
+    (
+        *("triton", "flash_attn", "flash_attn_interface", "flashinfer", "apex", "amp_C", "bitsandbytes", "cupy"),
+        *("xformers", "pycuda", "mamba_ssm", "causal_conv1d", "transformer_engine", "pynvml", "tensorrt"),
+        *("torch_tensorrt", "rotary_emb", "selective_scan_cuda", "xentropy_cuda_lib"),
+    )
+)
+"""Modules that work on GPUs alone."""
+
+
+class GpuModuleError(ModuleNotFoundError):
+    __module__ = "builtins"  # a traceback shows the bare name
+
+
+class GpuModuleFinder:
+    """Says of a module that is missing why it is, where a script imports it. A library that only looks for a module, as
+    transformers does for flash_attn, is told nothing."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name not in ("_find_and_load_unlocked", "find_spec"):
+            frame = frame.f_back
+        if name in GPU_MODULES and frame is not None and frame.f_code.co_name == "_find_and_load_unlocked":
+            raise GpuModuleError(f"No module named {name!r}: it needs a GPU, and the ranks run on CPUs", name=name)
+
+
+class NeedsGpuError(RuntimeError):
+    """What a script calls has no counterpart on CPUs."""
+
+    __module__ = "builtins"  # a traceback shows the bare name
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} needs a GPU, and the ranks run on CPUs")
+
+
+@functools.lru_cache(maxsize=None)
+def is_project_file(name: str) -> bool:
+    """True unless the file is of Python, an installed package, or ipexctl."""
+    is_library = name.startswith((*LIBRARIES, OWN, "<frozen")) and "-packages" not in name
+    return not (is_library or any(part in name for part in INSTALLED))
+
+
+def of_project(depth: int = 2) -> bool:
+    """True if a file of the project calls the function that asks."""
+    return is_project_file(sys._getframe(depth).f_code.co_filename)
+
+
+class GpuCode:
+    """What became of the GPUs of this process's script."""
+
+    def __init__(self, torch: Any, mode: str) -> None:
+        self.torch = torch
+        self.claims = mode == "assume"
+        """True if files of the project are told that there are GPUs."""
+        self.lever = ActingLever("gpu_code", f"--gpu-code {mode}")
+        self.kinds: list[str] = []
+        self.is_placed = False
+        """True once the project has placed something on a GPU."""
+        self.asked: set[tuple[str, int, str]] = set()
+        """File, line and function of each question of the project for a GPU that was answered with no."""
+        self.ended = ""
+        """Place of a call that starts no processes, for want of GPUs."""
+        self.libraries: list[Any] = []
+        """Kept, because torch forgets what a library has registered once it is gone."""
+        self.cpu = torch.device("cpu")
+        self.device_type = type(self.cpu)
+        self.index = int(os.environ.get("LOCAL_RANK", "0"))
+        self._told, self._told_before = 0, False
+        self._moves = 0
+        """Depth of the moves of modules by the project, whose parameters are copied."""
+
+    @property
+    def devices(self) -> int:
+        """As many as the host has ranks."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def is_gpu(self, device: Any) -> bool:
+        kind = type(device)
+        if kind is str:
+            return bool(device.startswith("cuda"))
+        if kind is self.device_type:
+            return bool(device.type == "cuda")
+        return kind is int  # torch takes a number as a GPU
+
+    def on_cpu(self, device: Any) -> Any:
+        if self.is_gpu(device):
+            self.place()
+            return self.cpu
+        return device
+
+    def place(self) -> None:
+        self.is_placed = True
+        self.note(PLACED)
+
+    def note(self, kind: str) -> None:
+        self.lever.has_acted = self.lever.is_in_step = True
+        if kind not in self.kinds:
+            self.kinds.append(kind)
+
+    def tell(self, *_: Any, **__: Any) -> None:
+        """Print the kinds that happened since the last note; called after a step of an optimizer, and at exit."""
+        if len(self.kinds) == self._told:
+            return
+        script = os.path.basename(sys.argv[0] if sys.argv else "") or "the script"
+        kinds = "; ".join(self.kinds[self._told :]).format(script=script)
+        self._told = len(self.kinds)
+        self.lever.failed = "; ".join(self.kinds).format(script=script)
+        if is_first() and (self._told_before or not os.environ.get(TOLD)):
+            self._told_before = True
+            self.lever.tell(f"{kinds} (--gpu-code off leaves PyTorch's errors)")
+            os.environ[TOLD] = "1"  # for children
+
+    @contextlib.contextmanager
+    def moving(self, *, by_project: bool) -> Iterator[None]:
+        self._moves += by_project
+        try:
+            yield
+        finally:
+            self._moves -= by_project
+
+    def copies(self, name: str) -> bool:
+        """True if a move that this file asks for is a copy."""
+        return self._moves > 0 or is_project_file(name)
+
+
+def traced(value: Any) -> Any:
+    """Return the CPU for a GPU, and any other value as it is, in code that torch.compile traces."""
+    if isinstance(value, str):
+        return "cpu" if value.startswith("cuda") else value
+    is_gpu = type(value) is int or getattr(value, "type", "") == "cuda"
+    return "cpu" if is_gpu else value
+
+
+def compiler_of(torch: Any) -> Any:
+    """The module whose `is_compiling` is True in code that torch.compile traces: before torch 2.3, another one."""
+    compiler = getattr(torch, "compiler", None)
+    return compiler if hasattr(compiler, "is_compiling") else torch._utils
+
+
+def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function of torch, if this version has it, so that torch.jit.script still compiles it."""
+    old = getattr(owner, name, None)
+    if old is None:
+        return
+    new = functools.wraps(old)(make(old))
+    setattr(owner, name, new)
+    builtins = sys.modules["torch.jit._builtins"]
+    operator = builtins._find_builtin(old)
+    if operator is not None:
+        builtins._register_builtin(new, operator)
+
+
+state: GpuCode | None = None
+
+
+def install(torch: Any) -> None:
+    """Change torch, unless it was built for GPUs: its own kernels answer then."""
+    global state
+    if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None or state is not None:
+        return
+    from importlib import import_module
+
+    from . import gpu_ranks, gpu_stand_ins  # few processes import torch
+
+    for name in ("torch.jit._builtins", "torch.utils._device"):
+        import_module(name)
+
+    state = gpu = GpuCode(torch, os.environ[VARIABLE])
+    place_factories(gpu)
+    place_tensors(gpu)
+    place_modules(gpu)
+    place_types(gpu)
+    gpu_stand_ins.install(gpu)
+    gpu_ranks.install(gpu)
+    tell_later(gpu)
+    sys.meta_path.append(GpuModuleFinder)
+
+
+def tell_later(gpu: GpuCode) -> None:
+    import atexit
+
+    optimizers = sys.modules["torch.optim.optimizer"]
+    if hasattr(optimizers, "register_optimizer_step_post_hook"):
+        optimizers.register_optimizer_step_post_hook(gpu.tell)
+    atexit.register(gpu.tell)
+
+
+def place_factories(gpu: GpuCode) -> None:
+    """Make tensors on the CPU that the script makes on a GPU."""
+    torch, cuda = gpu.torch, gpu.torch.cuda
+    start, of_cuda = cuda._lazy_init, os.path.dirname(cuda.__file__) + os.sep
+
+    def _lazy_init() -> None:
+        """Let C++ go on, and raise torch's own error for functions of torch.cuda, which libraries may have called."""
+        if sys._getframe(1).f_code.co_filename.startswith(of_cuda):
+            start()
+
+    cuda._lazy_init = _lazy_init
+
+    def make_on_cpu(operator: Any, *args: Any, **kwargs: Any) -> Any:
+        gpu.place()
+        args = tuple(gpu.cpu if type(value) is gpu.device_type else value for value in args)
+        return operator(*args, **{name: gpu.cpu if name == "device" else value for name, value in kwargs.items()})
+
+    gpu.libraries = register_fallback(torch, make_on_cpu)
+
+    compiler = compiler_of(torch)
+
+    def place(old: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            if compiler.is_compiling():
+                kwargs.update({"device": traced(kwargs["device"])} if "device" in kwargs else {})
+            elif "device" in kwargs and gpu.is_gpu(kwargs["device"]):
+                kwargs["device"] = gpu.on_cpu(kwargs["device"])
+            return old(*args, **kwargs)
+
+        return make
+
+    constructors = torch.utils._device._device_constructors()
+    for module in (torch, torch.fft, torch.nested):
+        for name, function in list(vars(module).items()):
+            if (module is torch and name in MORE_FACTORIES) or (callable(function) and function in constructors):
+                wrap(module, name, place)
+    for name in NEW:
+        wrap(torch.Tensor, name, place)
+    wrap(torch.utils._device.DeviceContext, "__init__", lambda old: lambda self, device: old(self, gpu.on_cpu(device)))
+
+
+def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
+    library = torch.library.Library
+    if not hasattr(library, "fallback"):  # before torch 2.5
+        aten = library("aten", "IMPL")
+        for name in MAKERS:
+            operator = functools.reduce(getattr, f"{name}.default".split(".")[:2], torch.ops.aten)
+            with contextlib.suppress(RuntimeError):  # an operator that this version lacks
+                aten.impl(name, functools.partial(make, operator), "CUDA")
+        return [aten]
+    every = library("_", "IMPL")
+    for key in KEYS:
+        with contextlib.suppress(RuntimeError):  # a key that this version lacks
+            every.fallback(make, key)
+    return [every]
+
+
+def place_tensors(gpu: GpuCode) -> None:
+    """Move tensors to the CPU that the script moves to a GPU."""
+    torch = gpu.torch
+    uncovered = torch._C.TensorBase.to
+
+    def to(old: Any) -> Any:
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            device = args[0] if args else kwargs.get("device")
+            kind = type(device)
+            if kind is not str and kind is not gpu.device_type and kind is not int:
+                return old(self, *args, **kwargs)
+            is_gpu = gpu.is_gpu(device)
+            if is_gpu:
+                gpu.place()
+            elif not gpu.is_placed or str(device) != "cpu":
+                return old(self, *args, **kwargs)
+            kwargs = {**dict(zip(("device", "dtype", "non_blocking", "copy"), args)), **kwargs, "device": gpu.cpu}
+            if self.device.type == "cpu" and gpu.copies(sys._getframe(1).f_code.co_filename):
+                kwargs["copy"] = True
+            return old(self, **kwargs)
+
+        return move
+
+    def cuda(self: Any, *_: Any, memory_format: Any = torch.preserve_format, **__: Any) -> Any:
+        gpu.place()
+        is_copy = gpu.copies(sys._getframe(1).f_code.co_filename)
+        return uncovered(self, gpu.cpu, copy=is_copy, memory_format=memory_format)
+
+    def cpu(self: Any, memory_format: Any = torch.preserve_format) -> Any:
+        is_copy = gpu.is_placed and gpu.copies(sys._getframe(1).f_code.co_filename)
+        return uncovered(self, gpu.cpu, copy=is_copy, memory_format=memory_format)
+
+    wrap(torch.Tensor, "to", to)
+    wrap(torch.Tensor, "cuda", lambda _: cuda)
+    wrap(torch.Tensor, "cpu", lambda _: cpu)
+    wrap(torch.Tensor, "pin_memory", lambda _: lambda self, *_, **__: self)
+    wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
+    for storage in (torch.UntypedStorage, torch.TypedStorage):
+        wrap(storage, "cuda", lambda _: lambda self, *_, **__: self.clone())
+        wrap(storage, "pin_memory", lambda _: lambda self, *_, **__: self)
+    # Before torch's own function for `cuda`, which raises.
+    torch.serialization.register_package(15, lambda _: None, lambda storage, tag: storage if is_tag(tag) else None)
+
+
+def wrap_fsdp(module: Any) -> None:
+    """Drop the number of a GPU that FSDP is told. `module`: torch.distributed.fsdp, which few scripts import."""
+
+    def without_id(old: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if state is not None and state.is_gpu(kwargs.get("device_id")):
+                kwargs["device_id"] = None
+            old(self, *args, **kwargs)
+
+        return init
+
+    wrap(module.FullyShardedDataParallel, "__init__", without_id)
+
+
+def keep_in_graphs(dynamo: Any) -> None:
+    """Let torch.compile call the methods of tensors as a whole: it traces none that is C++ inside."""
+    for name in ("to", "cuda", "cpu", "type", "pin_memory") if state is not None else ():
+        dynamo.allow_in_graph(getattr(sys.modules["torch"].Tensor, name))
+
+
+def is_tag(location: str) -> bool:
+    return location.startswith("cuda")
+
+
+def place_modules(gpu: GpuCode) -> None:
+    module = gpu.torch.nn.Module
+
+    def to(old: Any) -> Any:
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            by_project = of_project()
+            if args and gpu.is_gpu(args[0]):
+                args = (gpu.on_cpu(args[0]), *args[1:])
+            if gpu.is_gpu(kwargs.get("device")):
+                kwargs["device"] = gpu.on_cpu(kwargs["device"])
+            with gpu.moving(by_project=by_project):
+                return old(self, *args, **kwargs)
+
+        return move
+
+    def plain(old: Any) -> Any:
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with gpu.moving(by_project=of_project()):
+                return old(self, *args, **kwargs)
+
+        return move
+
+    wrap(module, "to", to)
+    wrap(module, "cuda", plain)
+    wrap(module, "cpu", plain)
+
+
+def place_types(gpu: GpuCode) -> None:
+    """Names of types, generators and numbers of devices."""
+    torch = gpu.torch
+    for name in dir(torch.cuda):
+        if name.endswith(("Tensor", "Storage")) and hasattr(torch, name):
+            setattr(torch.cuda, name, getattr(torch, name))
+
+    def type_of(old: Any) -> Any:
+        def convert(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+            if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+                gpu.place()
+                dtype = dtype.replace("torch.cuda.", "torch.")
+            return old(self) if dtype is None else old(self, dtype, non_blocking, **kwargs)
+
+        return convert
+
+    def set_type(old: Any) -> Any:
+        return lambda kind: old(kind.replace("torch.cuda.", "torch.") if isinstance(kind, str) else kind)
+
+    wrap(torch.Tensor, "type", type_of)
+    wrap(torch, "set_default_tensor_type", set_type)
+    make_generator, make_device = torch._C.Generator, gpu.device_type
+
+    def device(*args: Any, **kwargs: Any) -> Any:
+        values = [*args, *kwargs.values()]
+        is_number = len(values) == 1 and type(values[0]) is int
+        return make_device("cuda", values[0]) if is_number else make_device(*args, **kwargs)
+
+    torch.Generator = stand_in("Generator", make_generator, lambda device="cpu": make_generator(gpu.on_cpu(device)))
+    torch.device = stand_in("device", make_device, device)
+
+
+class _StandIn(type):
+    real: Any
+    make: Any
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.real)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.real)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.make(*args, **kwargs)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.real
+
+    def __hash__(cls) -> int:
+        return hash(cls.real)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.real, name)
+
+
+def stand_in(name: str, real: Any, make: Callable[..., Any]) -> Any:
+    """A class in place of one of torch's that no class can inherit from; its objects are torch's own."""
+    fields = {"real": real, "make": staticmethod(make), "__module__": "torch", "__doc__": real.__doc__}
+    return _StandIn(name, (), fields)

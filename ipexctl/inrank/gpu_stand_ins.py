@@ -1,0 +1,336 @@
+"""Stand-ins for torch.cuda, torch.accelerator, autocast and GradScaler, where a script asks a GPU for something: seeds
+and random states are the CPU's, times are those of calls, memory is that of the process. Libraries are told the truth:
+what a function of torch.cuda did for them before, an error included, it still does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import resource
+import sys
+import time
+import types
+from typing import Any, Callable
+
+from .gpu_code import AUTOCAST, SCALER, GpuCode, NeedsGpuError, is_project_file, of_project, wrap
+
+SILENT = frozenset(
+    (
+        *("synchronize", "empty_cache", "ipc_collect", "set_stream", "init", "set_per_process_memory_fraction"),
+        *("set_sync_debug_mode", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
+        *("reset_accumulated_memory_stats", "reset_accumulated_host_memory_stats", "reset_peak_host_memory_stats"),
+    )
+)
+"""Functions that do nothing for a script."""
+REFUSED = ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle", "cudart")
+NOW = ("memory_allocated", "memory_reserved", "memory_cached", "device_memory_used", "host_memory_allocated")
+PEAK = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
+
+
+class Event:
+    """An event that happens at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return milliseconds."""
+        return (end._at - self._at) * 1000
+
+    def synchronize(self) -> None:
+        return
+
+    def wait(self, *_: Any) -> None:
+        return
+
+    def query(self) -> bool:
+        return True
+
+
+class Nothing(contextlib.ContextDecorator):
+    """A context that changes nothing: of a stream or a device."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        return
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return
+
+
+class Device(Nothing):
+    pass
+
+
+class StreamContext(Nothing):
+    pass
+
+
+class Stream(Nothing):
+    """A stream whose calls are over when they return."""
+
+    cuda_stream = stream_id = device_index = 0
+
+    def synchronize(self) -> None:
+        return
+
+    def wait_event(self, *_: Any) -> None:
+        return
+
+    def wait_stream(self, *_: Any) -> None:
+        return
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record()
+        return event
+
+
+def memory_now() -> int:
+    """Bytes of memory that the process has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def memory_peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def memory_of_host() -> tuple[int, int]:
+    """Return free and total bytes."""
+    page = resource.getpagesize()
+    return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+
+
+class MemoryStats(dict):  # type: ignore[type-arg]
+    def __missing__(self, name: str) -> int:
+        if name.endswith(".peak"):
+            return memory_peak()
+        return memory_now() if name.endswith(".current") and "bytes" in name else 0
+
+
+def install(gpu: GpuCode) -> None:
+    stand_in_for_cuda(gpu)
+    answer_questions(gpu)
+    stand_in_for_precision(gpu)
+
+
+def _ask(gpu: GpuCode) -> bool:
+    """Answer the project's question for a GPU; libraries are told that there is none."""
+    frame = sys._getframe(2)
+    name = frame.f_code.co_filename
+    if not is_project_file(name):
+        return False
+    if not gpu.claims:
+        gpu.asked.add((name, frame.f_lineno, frame.f_code.co_name))
+    return gpu.claims
+
+
+def answer_questions(gpu: GpuCode) -> None:
+    torch = gpu.torch
+
+    def is_available() -> bool:
+        return _ask(gpu)
+
+    def device_count() -> int:
+        return gpu.devices if _ask(gpu) else 0
+
+    def current_accelerator(old: Any) -> Any:
+        return lambda *args, **kwargs: torch.device("cuda") if _ask(gpu) else old(*args, **kwargs)
+
+    def is_nccl_available() -> bool:
+        return _ask(gpu)
+
+    for module in filter(None, (torch.cuda, getattr(torch, "accelerator", None))):
+        wrap(module, "is_available", lambda _: is_available)
+        wrap(module, "device_count", lambda _: device_count)
+    if hasattr(torch, "accelerator"):
+        wrap(torch.accelerator, "current_accelerator", current_accelerator)
+    if torch.distributed.is_available():
+        wrap(torch.distributed.distributed_c10d, "is_nccl_available", lambda _: is_nccl_available)
+        torch.distributed.is_nccl_available = torch.distributed.distributed_c10d.is_nccl_available
+
+    def spawn(old: Any) -> Any:
+        def start(function: Any, args: Any = (), nprocs: int = 1, *more: Any, **kwargs: Any) -> Any:
+            if not nprocs and gpu.asked and of_project():
+                frame = sys._getframe(1)
+                gpu.ended = f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
+            return old(function, args, nprocs, *more, **kwargs)
+
+        return start
+
+    spawning = sys.modules["torch.multiprocessing.spawn"]  # whose name in torch.multiprocessing is the function
+    wrap(spawning, "spawn", spawn)
+    wrap(spawning, "start_processes", spawn)
+    torch.multiprocessing.spawn, torch.multiprocessing.start_processes = spawning.spawn, spawning.start_processes
+
+
+def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
+    torch, cuda = gpu.torch, gpu.torch.cuda
+
+    def index_of(device: Any) -> int:
+        return device if isinstance(device, int) else int(getattr(torch.device(device), "index", None) or 0)
+
+    def set_device(device: Any) -> None:
+        gpu.index = gpu.index if device is None else index_of(device)
+
+    def seed(number: int) -> None:
+        """Seed the CPU, unless the script's own way for CPUs does so."""
+        if gpu.is_placed or not gpu.asked:
+            torch.default_generator.manual_seed(int(number))
+
+    def set_rng_state(state: Any, *_: Any, **__: Any) -> None:
+        if getattr(state, "numel", int)() == torch.default_generator.get_state().numel():  # not that of a real GPU
+            torch.default_generator.set_state(state)
+
+    def set_rng_state_all(states: Any) -> None:
+        for state in states:
+            set_rng_state(state)
+
+    properties = types.SimpleNamespace(
+        name="CPU", major=0, minor=0, total_memory=memory_of_host()[1], multi_processor_count=os.cpu_count()
+    )
+    values: dict[str, Callable[..., Any]] = {
+        "set_device": set_device,
+        "current_device": lambda: gpu.index,
+        "is_initialized": lambda: gpu.claims or gpu.is_placed,
+        "is_bf16_supported": lambda *_, **__: True,
+        "get_device_name": lambda *_: "CPU",
+        "get_device_properties": lambda *_: properties,
+        "get_device_capability": lambda *_: (0, 0),
+        "get_arch_list": list,
+        "mem_get_info": lambda *_: memory_of_host(),
+        "memory_summary": lambda *_, **__: f"{memory_now():,} bytes of the process",
+        "memory_stats": lambda *_: MemoryStats(),
+        "memory_snapshot": lambda *_, **__: [],
+        "utilization": lambda *_: 0,
+        "can_device_access_peer": lambda *_: False,
+        "list_gpu_processes": lambda *_: "",
+        "get_sync_debug_mode": lambda: 0,
+        "is_current_stream_capturing": lambda: False,
+        "current_stream": lambda *_: Stream(),
+        "default_stream": lambda *_: Stream(),
+        "stream": StreamContext,
+        "manual_seed": seed,
+        "manual_seed_all": seed,
+        "seed": lambda: torch.default_generator.seed(),
+        "seed_all": lambda: torch.default_generator.seed(),
+        "initial_seed": torch.initial_seed,
+        "get_rng_state": lambda *_: torch.default_generator.get_state(),
+        "get_rng_state_all": lambda: [torch.default_generator.get_state()] * gpu.devices,
+        "set_rng_state": set_rng_state,
+        "set_rng_state_all": set_rng_state_all,
+        **dict.fromkeys(NOW, lambda *_: memory_now()),
+        **dict.fromkeys(PEAK, lambda *_: memory_peak()),
+        **dict.fromkeys(SILENT, lambda *_, **__: None),
+    }
+
+    def for_project(value: Callable[..., Any]) -> Callable[[Any], Any]:
+        def make(old: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return (value if of_project() else old)(*args, **kwargs)
+
+            return call
+
+        return make
+
+    owners = (cuda, cuda.random, cuda.memory, getattr(torch, "accelerator", None))
+    for name, value in values.items():
+        for owner in filter(None, owners):
+            if isinstance(getattr(owner, name, None), types.FunctionType):
+                wrap(owner, name, for_project(value))
+    # Classes stay classes: torch._dynamo and annotations ask for their type.
+    for name, kind in {"Event": Event, "Stream": Stream, "ExternalStream": Stream, "StreamContext": StreamContext,
+                       "device": Device, "device_of": Device}.items():  # fmt: skip
+        setattr(cuda, name, kind)
+    for name in REFUSED:
+        old = getattr(cuda, name, None)
+        if old is not None:
+            setattr(cuda, name, _refusing(name, is_class=isinstance(old, type)))
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        wrap(cuda.nvtx, name, lambda _: lambda *_, **__: 0)
+    cuda.nvtx.range = Nothing
+    cuda.profiler.start = cuda.profiler.stop = lambda: None
+    accelerator = getattr(torch, "accelerator", None)
+    for name in ("set_device_index", "set_device_idx"):
+        if accelerator is not None and hasattr(accelerator, name):
+            wrap(accelerator, name, for_project(set_device))
+    for name in ("current_device_index", "current_device_idx"):
+        if accelerator is not None and hasattr(accelerator, name):
+            wrap(accelerator, name, for_project(lambda: gpu.index))
+
+    def fork_rng(old: Any) -> Any:
+        def fork(devices: Any = None, *args: Any, **kwargs: Any) -> Any:
+            return old(() if of_project() else devices, *args, **kwargs)
+
+        return fork
+
+    wrap(torch.random, "fork_rng", fork_rng)
+
+
+def _refusing(name: str, *, is_class: bool) -> Any:
+    what = "cudaRuntime (torch.cuda.cudart)" if name == "cudart" else f"CUDA graphs (torch.cuda.{name})"
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NeedsGpuError(what)
+
+    return type(name, (), {"__init__": refuse, "__module__": "torch.cuda"}) if is_class else refuse
+
+
+def stand_in_for_precision(gpu: GpuCode) -> None:
+    torch = gpu.torch
+
+    def of_script() -> bool:
+        """True if the script asks, or has placed something on a GPU, so that a library's answer counts there, too."""
+        frame: Any = sys._getframe(2)
+        inside = os.path.dirname(torch.__file__) + os.sep
+        while frame is not None and frame.f_code.co_filename.startswith(inside):
+            frame = frame.f_back
+        return gpu.is_placed or (frame is not None and is_project_file(frame.f_code.co_filename))
+
+    def init_autocast(old: Any) -> Any:
+        @functools.wraps(old)
+        def init(
+            self: Any, device_type: Any = "cuda", dtype: Any = None, enabled: bool = True, *args: Any, **kw: Any
+        ) -> None:
+            if device_type == "cuda" and of_script():
+                device_type = "cpu"
+                if dtype is torch.float16 or (dtype is None and enabled):
+                    dtype = torch.bfloat16
+                    if enabled:
+                        gpu.note(AUTOCAST)
+            old(self, device_type, dtype, enabled, *args, **kw)
+
+        return init
+
+    autocast = torch.amp.autocast_mode.autocast
+    autocast.__init__ = init_autocast(autocast.__init__)
+
+    def init_scaler(old: Any) -> Any:
+        @functools.wraps(old)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            device = args[0] if args and isinstance(args[0], str) else kwargs.get("device", "cuda")
+            if device == "cuda" and of_script():
+                is_on = kwargs.get("enabled", True) if len(args) < 6 else args[5]
+                args = args[:5]
+                kwargs["enabled"] = False
+                if is_on:
+                    gpu.note(SCALER)
+            old(self, *args, **kwargs)
+
+        return init
+
+    # Before torch 2.3, the class of torch.cuda.amp is the only one.
+    scalers = (getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler)
+    scaler = next(filter(None, scalers))
+    scaler.__init__ = init_scaler(scaler.__init__)
