@@ -169,17 +169,23 @@ class _Watching:
             print_message(Fix(f"`ipexctl why {run}`"))
         elif ended is not None and ended.status is not None and ended.status.state == "failed":
             from ipexctl.commands.why_command import cause_lines
+            from ipexctl.known_errors.error_table import FOUND_NO_GPU
             from ipexctl.run.why.why import cause_from_copy
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message(*fit_lines(cause_lines(run, cause)))
+            if cause is not None and cause.id == FOUND_NO_GPU:
+                self._print_gpu_command()
             if ended.status.fetch_line and (line := self._record.continue_command):
                 script, checkpoint = self._record.plan.asked.script, ended.status.checkpoint
                 print_message(f"  {checkpoint} is there; {script} decides whether it loads it: {line}")
         elif ended is not None and ended.status is not None and ended.status.lacks_gpu:
-            print_message(Fix("  to say that there are GPUs: {line}", line=self._record.gpu_command))
+            self._print_gpu_command()
         self._check_output()
         return 0 if ended is None else ended.exit_code
+
+    def _print_gpu_command(self) -> None:
+        print_message(Fix("  to say that there are GPUs: {line}", line=self._record.gpu_command))
 
     def _left_lines(self) -> tuple[str, ...]:
         record = self._record

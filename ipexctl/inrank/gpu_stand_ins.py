@@ -279,7 +279,7 @@ def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
 
 
 def _refusing(name: str, *, is_class: bool) -> Any:
-    what = "cudaRuntime (torch.cuda.cudart)" if name == "cudart" else f"CUDA graphs (torch.cuda.{name})"
+    what = f"torch.cuda.{name}" + ("" if name == "cudart" else ", a part of CUDA graphs,")
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise NeedsGpuError(what)

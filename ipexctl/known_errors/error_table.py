@@ -37,6 +37,7 @@ from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import join_words
 
+FOUND_NO_GPU: Final = "script.found_no_gpu"
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _TIERS: Final = {
     "amx": "AVX-512 and AMX",
@@ -247,6 +248,15 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
         again = ipexctl_command("run", "--gpu-code", "auto", argv=plan.asked.program)
         return cause, Fix("to place on CPUs what it places on GPUs: {again}", again=again)
     return cause, "use device 'cpu', the backend gloo, and torch.load with map_location='cpu'"
+
+
+def _found_no_gpu(found: PatternMatch) -> tuple[str, str] | None:
+    """What a script printed of GPUs before it exited; None if it raised an exception, which says more."""
+    cause, assume = "the script exited because PyTorch found no GPU", ("--gpu-code", "assume")
+    again = ipexctl_command("run", *assume, argv=found.context.plan.asked.program)
+    fix = Fix("to say that there are GPUs, and place on the CPU what it places there: {again}", again=again)
+    asked = "; ".join(each.text for each in found.measured("gpu-asked"))
+    return None if found.output.exception is not None else (f"{cause}, for which it asked: {asked}", fix)
 
 
 def _checkpoint(found: PatternMatch) -> tuple[str, str]:
@@ -687,6 +697,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "ended_from_elsewhere": _ended_from_elsewhere,
     "checkpoint": _checkpoint,
     "for_gpus": _for_gpus,
+    "found_no_gpu": _found_no_gpu,
     "gone": _gone,
     "gone_name": _gone_name,
     "hub": _hub,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_gpu_code as gpus
 import test_resume_note
 import test_resumed_call as resumed
 import test_run_script as scripts
@@ -32,7 +31,7 @@ from ipexctl.node.common.fix import read_command
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.option_declaration import NOT_TYPED, TypedCall
-from ipexctl.projects.script_file import ProjectLocation, ScriptFile
+from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.reply import Reply
 from ipexctl.run.hang import describe_activity, silence_lines
 from ipexctl.run.ranks import parse_ranks
@@ -44,7 +43,6 @@ from ipexctl.run.start.exclusive import refusal as occupied
 from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.script_imports import check_imports, check_syntax
 from ipexctl.run.start.script_reading import project_script, read_script
-from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_request import StartError, check_request, refuse_bad_rank_counts
 from plan_helpers import changed, spec_of
 
@@ -224,8 +222,6 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
         scripts.needs("cv2", own=False, install=read_command("ipexctl exec -- /opt/py -m pip install")),
     ):
         cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
-    for_gpus = ProjectLocation(tmp_path, ".", (), read_script("train.py", gpus.DDP.encode())[0])
-    cases.append(refused("written for GPUs", check_gpu_code, request_with(project=for_gpus), {}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     hosts = [Host(name, name) for name in "ab"]

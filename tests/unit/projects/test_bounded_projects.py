@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ipexctl.known_errors.gpu_code import find_gpu_lines
 from ipexctl.projects.declaration import read_declaration
-from ipexctl.projects.modules import parse
 from ipexctl.projects.workspace import find_members
 from ipexctl.sync.scan import scan_project
 from message_data import missing
@@ -170,28 +168,6 @@ def test_members_by_links_are_inside_and_links_of_wildcards_do_not_lead_around(t
     assert find_members(root, ["w/*"]) == ("w/inside", "w/m")
     assert find_members(root, ["w/**", "*/x"]) == ("w/m", "w/m/below")
     assert find_members(root, ["./libs/a", "w/outside", "/etc", "../away"]) == ("libs/a",)
-
-
-def nested(call: str, count: int) -> Iterator[str]:
-    for _ in range(count):
-        yield call * 60 + "'cuda'" + ")" * 60 + "\n"
-
-
-def test_lines_for_a_gpu_are_found_in_nested_calls_in_time_that_grows_with_their_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The source of an expression is not written out for each call around it."""
-    text = "".join(nested("x.to(", 20))
-    tree, written = parse(text.encode()), list[object]()
-    assert tree is not None
-
-    def write_out(node: object) -> str:
-        written.append(node)
-        return ""
-
-    monkeypatch.setattr("ipexctl.known_errors.gpu_code.ast.unparse", write_out)
-    assert len(find_gpu_lines(tree, text)) == 20
-    assert written == []
 
 
 def test_a_directory_of_any_number_of_files_is_listed_up_to_the_limit(

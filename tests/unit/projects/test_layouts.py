@@ -26,7 +26,6 @@ from ipexctl.projects.requirement_files import find_lacking, find_requirement_fi
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import request_of_run, with_left_out
 from ipexctl.run.start.script_imports import check_own_modules
-from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.run.start.start_project import describe_project, locate_project
 from ipexctl.run.start.start_request import StartError
 from plan_helpers import spec_of
@@ -73,7 +72,6 @@ def what_comes(case: dict[str, Any], tree: Path, monkeypatch: pytest.MonkeyPatch
         found["shown"] = describe_project(spec, "FILES").replace(str(tree), "TREE")
         if location.script is not None:
             check_own_modules(location.script, frozenset())
-        check_gpu_code(spec, {})
         request = request_of_run(spec, notes.append)
         planned = with_left_out(PlannedProject(requirements=location.requirements.files), spec.asked, request)
         found |= {"installed": list(request.env.packages), "left_out": list(planned.left_out)}

@@ -136,8 +136,8 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             python command cwd launcher argv launcher_env files hostfile settings choices
             notes other_runs candidates id home node0 asked stores has_starters install packages
             install_by_run project_packages project commit before_start job python_version local_rank ends_at_logout
-            spares setup first_world_size share_weights fp32_math half_math autocast fused_optimizer fast by apart
-            versions memory resumes_from""",
+             spares setup first_world_size share_weights gpu_code fp32_math half_math autocast fused_optimizer fast by
+             apart versions memory resumes_from""",
         ),
         (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks hardware"),
     ],

@@ -185,6 +185,7 @@ PROMISED = {
         profile.first_step unprofiled""",
     "plan": """allreduce.mode allreduce.reason allreduce.calls wire.mode wire.reason launcher.mode launcher.reason
         launcher.path fp32_math.mode fp32_math.reason share_weights.mode share_weights.reason
+        gpu_code.mode gpu_code.reason
         fast.autocast fast.fused_optimizer fast.reasons apart""",
     "hosts": """hosts.name hosts.address hosts.status hosts.reason hosts.facts hosts.findings.id hosts.findings.level
         hosts.findings.message hosts.findings.fix hosts.findings.hosts cluster.findings recommendation.stack
