@@ -28,6 +28,8 @@ PLACED = "what {script} places on GPUs is on the CPU"
 AUTOCAST = "float16 autocast became bfloat16"
 SCALER = "GradScaler is off"
 NCCL = "NCCL became gloo"
+KINDS = (PLACED, AUTOCAST, SCALER, NCCL)
+"""In the order of the note."""
 KEYS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "QuantizedCUDA")
 MAKERS = (
     *("empty.memory_format", "empty_strided", "tril_indices", "triu_indices", "_efficientzerotensor"),
@@ -154,7 +156,7 @@ class GpuCode:
         if len(self.kinds) == self._told:
             return
         script = os.path.basename(sys.argv[0] if sys.argv else "") or "the script"
-        kinds = "; ".join(self.kinds[self._told :]).format(script=script)
+        kinds = "; ".join(sorted(self.kinds[self._told :], key=KINDS.index)).format(script=script)
         self._told = len(self.kinds)
         self.lever.failed = "; ".join(self.kinds).format(script=script)
         if is_first() and (self._told_before or not os.environ.get(TOLD)):

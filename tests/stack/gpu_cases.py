@@ -14,6 +14,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def generators_of_a_gpu_are_of_the_cpu() -> bool:
 
 
 @case
-def seeds_of_gpus_seed_the_cpu() -> bool:
+def seeds_of_gpus_seed_the_cpu() -> Any:
     torch.cuda.manual_seed_all(7)
     first, state = torch.randn(3), torch.cuda.get_rng_state()
     second = torch.randn(3)
@@ -188,7 +189,7 @@ def what_has_no_counterpart_says_so() -> bool:
             call()
         except (RuntimeError, ImportError) as error:
             said.append(str(error))
-    return len(said) == 2 and all("GPU" in text for text in said) and importlib.util.find_spec("triton") is None
+    return len(said) == 2 and all("GPU" in text for text in said) and find_spec("triton") is None
 
 
 @case

@@ -26,7 +26,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
         return tuple(found.split(":"))
     base = tmp_path_factory.mktemp("torch")
     subprocess.run([sys.executable, "-m", "venv", base], check=True, timeout=120)
-    install = [base / "bin/pip", "install", "-q", "torch==2.13.0", "numpy"]
+    install = [f"{base}/bin/pip", "install", "-q", "torch==2.13.0", "numpy"]
     subprocess.run(install, check=True, timeout=600, env=package_environ())
     return (f"{base}/bin/python",)
 
@@ -35,7 +35,7 @@ def pythons(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def test_what_a_script_places_on_a_gpu_is_on_the_cpu(pythons: tuple[str, ...], words: str) -> None:
     """`without-fallback`: as before torch 2.5, where operators are registered one by one."""
     for python in pythons:
-        argv = [python, "-W", "ignore", CASES, INRANK, *words.split()]
+        argv = [python, "-W", "ignore", str(CASES), str(INRANK), *words.split()]
         env = {**os.environ, "RANK": "0", "LOCAL_WORLD_SIZE": "2"}
         ran = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=env, check=False)
         lines = ran.stdout.splitlines()
