@@ -169,12 +169,11 @@ class _Watching:
             print_message(Fix(f"`ipexctl why {run}`"))
         elif ended is not None and ended.status is not None and ended.status.state == "failed":
             from ipexctl.commands.why_command import cause_lines
-            from ipexctl.known_errors.error_table import FOUND_NO_GPU
-            from ipexctl.run.why.why import cause_from_copy
+            from ipexctl.run.why.why import cause_from_copy, is_for_want_of_gpu
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message(*fit_lines(cause_lines(run, cause)))
-            if cause is not None and cause.id == FOUND_NO_GPU:
+            if is_for_want_of_gpu(cause):
                 self._print_gpu_command()
             if ended.status.fetch_line and (line := self._record.continue_command):
                 script, checkpoint = self._record.plan.asked.script, ended.status.checkpoint

@@ -13,23 +13,17 @@ of a GPU.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
 import sys
-import sysconfig
-from typing import Any, Callable, Iterator
+from importlib import import_module
+from typing import Any, Callable
 
-from .acted import ActingLever, is_first
+from . import gpu_ranks, gpu_stand_ins
+from .gpu_state import VARIABLE, GpuCode, of_project, refusal, states, wrap
 
-VARIABLE = "IPEXCTL_GPU_CODE"
-TOLD = "IPEXCTL_GPU_CODE_TOLD"
-PLACED = "what {script} places on GPUs is on the CPU"
-AUTOCAST = "float16 autocast became bfloat16"
-SCALER = "GradScaler is off"
-NCCL = "NCCL became gloo"
-KINDS = (PLACED, AUTOCAST, SCALER, NCCL)
-"""In the order of the note."""
 MAKERS = (
     *("empty.memory_format", "empty_strided", "tril_indices", "triu_indices", "_efficientzerotensor"),
     *("_empty_affine_quantized", "_empty_per_channel_affine_quantized"),
@@ -42,12 +36,6 @@ MORE_FACTORIES = (
 )
 """Functions of torch with `device=` that `_device_constructors` leaves out, at least in some versions."""
 NEW = ("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")
-LIBRARIES = tuple(
-    {os.path.realpath(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib")) if path}
-    | {path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib")) if path}
-)
-INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 GPU_MODULES = frozenset(
@@ -60,10 +48,6 @@ GPU_MODULES = frozenset(
 """Modules that work on GPUs alone."""
 
 
-class GpuModuleError(ModuleNotFoundError):
-    __module__ = "builtins"  # a traceback shows the bare name
-
-
 class GpuModuleFinder:
     """Says of a module that is missing why it is, where a script imports it. A library that only looks for a module, as
     transformers does for flash_attn, is told nothing."""
@@ -74,106 +58,7 @@ class GpuModuleFinder:
         while frame is not None and frame.f_code.co_name not in ("_find_and_load_unlocked", "find_spec"):
             frame = frame.f_back
         if name in GPU_MODULES and frame is not None and frame.f_code.co_name == "_find_and_load_unlocked":
-            raise GpuModuleError(f"No module named {name!r}: it needs a GPU, and the ranks run on CPUs", name=name)
-
-
-class NeedsGpuError(RuntimeError):
-    """What a script calls has no counterpart on CPUs."""
-
-    __module__ = "builtins"  # a traceback shows the bare name
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs a GPU, and the ranks run on CPUs")
-
-
-@functools.lru_cache(maxsize=None)
-def is_project_file(name: str) -> bool:
-    """True unless the file is of Python, an installed package, or ipexctl."""
-    is_library = name.startswith((*LIBRARIES, OWN, "<frozen")) and "-packages" not in name
-    return not (is_library or any(part in name for part in INSTALLED))
-
-
-def of_project(depth: int = 2) -> bool:
-    """True if a file of the project calls the function that asks."""
-    return is_project_file(sys._getframe(depth).f_code.co_filename)
-
-
-class GpuCode:
-    """What became of the GPUs of this process's script."""
-
-    def __init__(self, torch: Any, mode: str) -> None:
-        self.torch = torch
-        self.claims = mode == "assume"
-        """True if files of the project are told that there are GPUs."""
-        self.lever = ActingLever("gpu_code", f"--gpu-code {mode}")
-        self.kinds: list[str] = []
-        self.is_placed = False
-        """True once the project has placed something on a GPU."""
-        self.asked: set[tuple[str, int, str]] = set()
-        """File, line and function of each question of the project for a GPU that was answered with no."""
-        self.ended = ""
-        """Place of a call that starts no processes, for want of GPUs."""
-        self.libraries: list[Any] = []
-        """Kept, because torch forgets what a library has registered once it is gone."""
-        self.cpu = torch.device("cpu")
-        self.device_type = type(self.cpu)
-        self.index = int(os.environ.get("LOCAL_RANK", "0"))
-        self._told, self._told_before = 0, False
-        self._moves = 0
-        """Depth of the moves of modules by the project, whose parameters are copied."""
-
-    @property
-    def devices(self) -> int:
-        """As many as the host has ranks."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-    def is_gpu(self, device: Any) -> bool:
-        kind = type(device)
-        if kind is str:
-            return bool(device.startswith("cuda"))
-        if kind is self.device_type:
-            return bool(device.type == "cuda")
-        return kind is int  # torch takes a number as a GPU
-
-    def on_cpu(self, device: Any) -> Any:
-        if self.is_gpu(device):
-            self.place()
-            return self.cpu
-        return device
-
-    def place(self) -> None:
-        self.is_placed = True
-        self.note(PLACED)
-
-    def note(self, kind: str) -> None:
-        self.lever.has_acted = self.lever.is_in_step = True
-        if kind not in self.kinds:
-            self.kinds.append(kind)
-
-    def tell(self, *_: Any, **__: Any) -> None:
-        """Print the kinds that happened since the last note; called after a step of an optimizer, and at exit."""
-        if len(self.kinds) == self._told:
-            return
-        script = os.path.basename(sys.argv[0] if sys.argv else "") or "the script"
-        kinds = "; ".join(sorted(self.kinds[self._told :], key=KINDS.index)).format(script=script)
-        self._told = len(self.kinds)
-        self.lever.failed = "; ".join(self.kinds).format(script=script)
-        if is_first() and (self._told_before or not os.environ.get(TOLD)):
-            self._told_before = True
-            self.lever.tell(f"{kinds} (--gpu-code off leaves PyTorch's errors)")
-            os.environ[TOLD] = "1"  # for children
-
-    @contextlib.contextmanager
-    def moving(self, *, by_project: bool) -> Iterator[None]:
-        self._moves += by_project
-        try:
-            yield
-        finally:
-            self._moves -= by_project
-
-    def copies(self, name: str) -> bool:
-        """True if a move that this file asks for is a copy."""
-        return self._moves > 0 or is_project_file(name)
+            raise ModuleNotFoundError(refusal(f"No module named {name!r}: it"), name=name)
 
 
 def traced(value: Any) -> Any:
@@ -190,35 +75,15 @@ def compiler_of(torch: Any) -> Any:
     return compiler if hasattr(compiler, "is_compiling") else torch._utils
 
 
-def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of torch, if this version has it, so that torch.jit.script still compiles it."""
-    old = getattr(owner, name, None)
-    if old is None:
-        return
-    new = functools.wraps(old)(make(old))
-    setattr(owner, name, new)
-    builtins = sys.modules["torch.jit._builtins"]
-    operator = builtins._find_builtin(old)
-    if operator is not None:
-        builtins._register_builtin(new, operator)
-
-
-state: GpuCode | None = None
-
-
 def install(torch: Any) -> None:
     """Change torch, unless it was built for GPUs: its own kernels answer then."""
-    global state
-    if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None or state is not None:
+    if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None or states:
         return
-    from importlib import import_module
-
-    from . import gpu_ranks, gpu_stand_ins  # few processes import torch
-
     for name in ("torch.jit._builtins", "torch.utils._device"):
         import_module(name)
 
-    state = gpu = GpuCode(torch, os.environ[VARIABLE])
+    gpu = GpuCode(torch, os.environ[VARIABLE])
+    states.append(gpu)
     place_factories(gpu)
     place_tensors(gpu)
     place_modules(gpu)
@@ -230,8 +95,6 @@ def install(torch: Any) -> None:
 
 
 def tell_later(gpu: GpuCode) -> None:
-    import atexit
-
     optimizers = sys.modules["torch.optim.optimizer"]
     if hasattr(optimizers, "register_optimizer_step_post_hook"):
         optimizers.register_optimizer_step_post_hook(gpu.tell)
@@ -342,7 +205,7 @@ def wrap_fsdp(module: Any) -> None:
 
     def without_id(old: Any) -> Any:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            if state is not None and state.is_gpu(kwargs.get("device_id")):
+            if states and states[0].is_gpu(kwargs.get("device_id")):
                 kwargs["device_id"] = None
             old(self, *args, **kwargs)
 
@@ -353,7 +216,7 @@ def wrap_fsdp(module: Any) -> None:
 
 def keep_in_graphs(dynamo: Any) -> None:
     """Let torch.compile call the methods of tensors as a whole: it traces none that is C++ inside."""
-    for name in ("to", "cuda", "cpu", "type", "pin_memory") if state is not None else ():
+    for name in ("to", "cuda", "cpu", "type", "pin_memory") if states else ():
         dynamo.allow_in_graph(getattr(sys.modules["torch"].Tensor, name))
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any, Iterator
 
-from . import gpu_code
+from .gpu_state import is_project_file, refusals, states
 
 OF_GPUS = re.compile(r"\b(?:gpus?|cuda|nccl|accelerators?)\b", re.IGNORECASE)
 QUESTIONS = ("is_available", "device_count", "current_accelerator")
@@ -20,15 +20,17 @@ LEAVING = ("exit", "quit", "_exit", "abort")
 
 
 def note_of(error: Any, frame: Any) -> str:
-    """Return `gpu-ended PLACE` for a script that ended for want of a GPU, `gpu-asked PLACE` for one that only asked,
-    and nothing for one that did not. `error`: the uncaught exception, or the status of an exit; `frame`: the innermost
-    frame of the exception, or the one that exits."""
-    gpu = gpu_code.state
+    """Return `gpu-only WHAT` for an error about what GPUs alone have, `gpu-ended PLACE` for an end for want of a GPU,
+    `gpu-asked PLACE` for a script that only asked for one, else nothing. `error`: the uncaught exception, or the status
+    of an exit; `frame`: the innermost frame of the exception, or the one that exits."""
+    if str(error) in refusals:
+        return f"gpu-only {error}"
+    gpu = states[0] if states else None
     if gpu is None or not gpu.asked:
         return ""
     if gpu.ended:
         return f"gpu-ended {gpu.ended}"
-    while frame is not None and not gpu_code.is_project_file(frame[0]):
+    while frame is not None and not is_project_file(frame[0]):
         frame = frame[2]
     if frame is not None and _is_for_want_of_gpu(error, frame[0], frame[1], gpu.asked):
         return f"gpu-ended {_place(frame[0], frame[1])}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from typing import Any, Callable
 
-from .gpu_code import NCCL, GpuCode, wrap
+from .gpu_state import NCCL, GpuCode, wrap
 
 POSITIONS = (("tensor", "op"), ("tensor", "dst", "op"), ("output", "input_list", "op"), ("output", "input", "op"))
 """Names of the first arguments of the calls that can average."""
@@ -46,7 +47,7 @@ def use_gloo(gpu: GpuCode) -> None:  # noqa: C901
         _wrap_call(dist, c10d, name, with_gloo)
     _wrap_call(dist, c10d, "barrier", barrier)
 
-    import torch.distributed.device_mesh as meshes
+    meshes = import_module("torch.distributed.device_mesh")
 
     def mesh(old: Any) -> Any:
         def make(kind: Any, *args: Any, **kwargs: Any) -> Any:

@@ -38,6 +38,7 @@ from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import join_words
 
 FOUND_NO_GPU: Final = "script.found_no_gpu"
+_OF_GPUS: Final = re.compile(r"\b(?:gpus?|cuda|nccl)\b", re.IGNORECASE)
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _TIERS: Final = {
     "amx": "AVX-512 and AMX",
@@ -251,12 +252,13 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
 
 
 def _found_no_gpu(found: PatternMatch) -> tuple[str, str] | None:
-    """What a script printed of GPUs before it exited; None if it raised an exception, which says more."""
+    """For a script that asked for a GPU and exited with words about GPUs; None after an exception, which says more."""
     cause, assume = "the script exited because PyTorch found no GPU", ("--gpu-code", "assume")
     again = ipexctl_command("run", *assume, argv=found.context.plan.asked.program)
     fix = Fix("to say that there are GPUs, and place on the CPU what it places there: {again}", again=again)
-    asked = "; ".join(each.text for each in found.measured("gpu-asked"))
-    return None if found.output.exception is not None else (f"{cause}, for which it asked: {asked}", fix)
+    if found.output.exception is not None or _OF_GPUS.search(found.output.last_text) is None:
+        return None
+    return f"{cause}, for which it asked: {found.groups['what']}", fix
 
 
 def _checkpoint(found: PatternMatch) -> tuple[str, str]:

@@ -56,6 +56,8 @@ class Detail(NamedTuple):
     """What the sentence needs: names, numbers, error texts of other programs."""
 
 
+OF_GPUS = ("gpu-ended", "gpu-only", "gpu-asked")
+"""Evidence that is a detail, too: a script ended for want of a GPU; needs what GPUs alone have; or asked for one."""
 DETAIL_MARK = "@ipexctl-detail "
 """Prefix of a line on stderr with a Detail as JSON, for programs that have no other way to report it."""
 

@@ -16,6 +16,8 @@ from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.plan import read_valid_plan
 from ipexctl.node.common.records import (
+    OF_GPUS,
+    Detail,
     Failure,
     Proof,
     RankStatus,
@@ -170,8 +172,9 @@ def _failure_context(
         out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
-        details = (row.problem,) if row.problem is not None else ()
+        details: tuple[Detail, ...] = (row.problem,) if row.problem is not None else ()
         evidence = row.evidence
+        details += tuple(Detail(each.kind, {"what": each.text}) for each in evidence if each.kind in OF_GPUS)
         if row.disk is not None:
             evidence += (Proof("disk-full", f"{row.disk.path} was full", row.host),)
         printed = RankOutput(

@@ -20,6 +20,7 @@ from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.error_table import FOUND_NO_GPU
 from ipexctl.known_errors.match import Cause, FailureContext
 from ipexctl.limits import DUMP_FRESH, PATIENCE
 from ipexctl.node.common.fix import Fix
@@ -211,6 +212,10 @@ def mention_failed_call(answer: WhyResult, failed: FailedCall) -> WhyResult:
     if failed.sequence < record.sequence or (not record.sequence and failed.at <= record.started):
         return answer
     return replace(answer, failed_call=failed)
+
+
+def is_for_want_of_gpu(cause: Cause | None) -> bool:
+    return cause is not None and cause.id == FOUND_NO_GPU
 
 
 def mention_page(answer: WhyResult) -> WhyResult:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.inrank import gpu_code, gpu_end
+from ipexctl.inrank import gpu_end, gpu_state
 
 ASKS = "import torch\n"
 CASES = {
@@ -46,7 +46,7 @@ def asked_by(text: str) -> set[tuple[str, int, str]]:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     state = SimpleNamespace(asked=set(), ended="")
-    monkeypatch.setattr(gpu_code, "state", state)
+    monkeypatch.setattr(gpu_end, "states", [state])
     return state
 
 
@@ -95,8 +95,13 @@ def test_frames_are_read_from_the_innermost_outward() -> None:
         ("/usr/lib/python3/dist-packages/torch/__init__.py", False),
         (linecache.__file__, False),
         ("<frozen runpy>", False),
-        (gpu_code.__file__, False),
+        (gpu_state.__file__, False),
     ],
 )
 def test_files_of_the_project_are_those_that_nobody_installed(path: str, *, is_own: bool) -> None:
-    assert gpu_code.is_project_file(path) is is_own
+    assert gpu_state.is_project_file(path) is is_own
+
+
+def test_what_has_no_counterpart_is_known_by_its_error() -> None:
+    text = gpu_state.refusal("torch.cuda.CUDAGraph")
+    assert gpu_end.note_of(RuntimeError(text), None) == f"gpu-only {text}"
