@@ -465,7 +465,7 @@ class Rank:
             said = (last_exception(stream.tail) for stream in self.streams if stream.name == "err")
             evidence = [{"kind": "daemon", "text": each} for each in left]
             evidence += [{"kind": "exception", "text": each} for each in said if each]
-        of_gpus = (note.partition(" ") for note in self.end_notes if note.startswith("gpu-"))
+        of_gpus = (note.partition(" ") for note in self.notes if note.startswith("gpu-"))
         evidence += [{"kind": kind, "text": place} for kind, _, place in of_gpus]
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None
         steps = self.meter.steps()
