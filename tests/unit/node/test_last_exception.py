@@ -81,7 +81,7 @@ def test_who_made_or_removed_a_file_is_known_by_its_time(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("out").mkdir()
     ((made, text),) = facts("os.mkdir('out')")
-    assert (made, text.partition(" 0.")[0]) == ("made", "it was made")
+    assert (made, text.startswith("it was made ")) == ("made", True)
     ((gone, _),) = facts("os.remove('lock')")
     assert gone == "gone"
     assert facts("os.mkdir('/usr')") == [], "older than this process"

@@ -668,8 +668,10 @@ def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
     """A change since this process began; of an older one, nothing is said."""
     from time import time
 
-    changed, begun = os.stat(path).st_ctime, os.stat(f"/proc/{os.getpid()}").st_ctime
-    return [(kind, f"{words} {max(time() - changed, 0):.1f} s before")] if changed > begun else []
+    with open("/proc/self/stat") as own, open("/proc/uptime") as boot:
+        begun = int(own.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        age, lives = time() - os.stat(path).st_ctime, float(boot.read().split()[0]) - begun
+    return [(kind, f"{words} {max(age, 0):.1f} s before")] if age < lives else []
 
 
 def called_by(error: Any, frame: Any) -> str:
