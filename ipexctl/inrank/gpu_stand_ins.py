@@ -29,7 +29,7 @@ NOW = ("memory_allocated", "memory_reserved", "memory_cached", "device_memory_us
 PEAK = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
 
 
-class Moment:
+class PastEvent:
     """An event that happens at once."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -38,7 +38,7 @@ class Moment:
     def record(self, *_: Any) -> None:
         self._at = time.perf_counter()
 
-    def elapsed_time(self, end: Moment) -> float:
+    def elapsed_time(self, end: PastEvent) -> float:
         """Return milliseconds."""
         return (end._at - self._at) * 1000
 
@@ -90,8 +90,8 @@ class Stream(Nothing):
     def query(self) -> bool:
         return True
 
-    def record_event(self, event: Moment | None = None) -> Moment:
-        event = event or Moment()
+    def record_event(self, event: PastEvent | None = None) -> PastEvent:
+        event = event or PastEvent()
         event.record()
         return event
 
@@ -250,7 +250,7 @@ def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
             if isinstance(getattr(owner, name, None), types.FunctionType):
                 wrap(owner, name, for_project(value))
     # Classes stay classes: torch._dynamo and annotations ask for their type.
-    for name, kind in {"Event": Moment, "Stream": Stream, "ExternalStream": Stream, "StreamContext": StreamContext,
+    for name, kind in {"Event": PastEvent, "Stream": Stream, "ExternalStream": Stream, "StreamContext": StreamContext,
                        "device": Device, "device_of": Device}.items():  # fmt: skip
         setattr(cuda, name, kind)
     for name in REFUSED:
