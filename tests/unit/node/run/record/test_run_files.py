@@ -129,7 +129,7 @@ def test_hosts_that_share_a_home_have_a_record_each(home: Path, cwd: Path, monke
     first, second = HostRank(str(rundir)), HostRank(str(rundir))
     first.begin(str(cwd), "")
     with monkeypatch.context() as patch:
-        patch.setattr(run_files.os, "uname", lambda: other)
+        patch.setattr("os.uname", lambda: other)
         second.begin(str(cwd), "")
     first.end()
     path = save(cwd / "last.pt")
