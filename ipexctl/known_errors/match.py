@@ -172,16 +172,24 @@ class RankOutput:
         return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
 
     @cached_property
-    def died_thread(self) -> str:
-        """Such as `Thread-1 (read) had raised ValueError: row 7 (data.py, line 3)`; empty if no thread died."""
+    def dead_thread(self) -> tuple[str, str, str] | None:
+        """The last thread that died of an exception: its name, the exception in one line, and its place or an empty
+        text. None if no thread died."""
         *_, name, after = ["", *_DEAD_THREAD.split(self.text)]
         if not name:
-            return ""
+            return None
         other = replace(self, out=(), err=tuple(after.strip().splitlines()[:_SAID_AFTER]), evidence=())
         if other.exception is None:
+            return None
+        return name, shorten_text(": ".join(filter(None, other.exception))), other.place
+
+    @property
+    def died_thread(self) -> str:
+        """Such as `Thread-1 (read) had raised ValueError: row 7 (data.py, line 3)`; empty if no thread died."""
+        if self.dead_thread is None:
             return ""
-        at = f" ({other.place})" if other.place else ""
-        return f"{name} had raised {shorten_text(': '.join(filter(None, other.exception)))}{at}"
+        name, exception, place = self.dead_thread
+        return f"{name} had raised {exception}" + (f" ({place})" if place else "")
 
     @cached_property
     def raised_by_other(self) -> re.Match[str] | None:

@@ -32,6 +32,7 @@ ALLOWED = {
     "ipexctl/addons/play/modules/basic.py": TEXT,
     "ipexctl/facts/gather.py": TEXT,
     "ipexctl/facts/probe/__init__.py": TEXT,
+    "ipexctl/node/common/home.py": PRESENT,
     "ipexctl/run/start/exclusive.py": TEXT,
     "ipexctl/run/start/connection_checks.py": TEXT,
     "ipexctl/files/destination.py": PRESENT,

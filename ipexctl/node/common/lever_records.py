@@ -72,7 +72,7 @@ def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Leve
     return tuple(
         lever
         for name, lever in levers.items()
-        if lever.asked
+        if mode_asked(plan.asked, RANK_OPTIONS[name])
         or (notes[name] and RANK_OPTIONS[name].is_measured)
         or (lever.acted and RANK_OPTIONS[name].is_silent and plan.uses(RANK_OPTIONS[name]))
     )

@@ -233,8 +233,8 @@ def _move_away(found: _CheckpointFiles) -> tuple[str, str]:
             _move(path, status, found.home, f"results/{below}")
             replaced = replaced or (f"{owner}:{unit.path}" if owner else "")
             set_aside = set_aside or ("" if owner else f"{found.home}/results/{below}{path}")
-        with contextlib.suppress(OSError):  # it has files of the runs themselves
-            os.rmdir(unit.path)
+        with contextlib.suppress(OSError), _opened(unit.path) as above:  # it has files of the runs themselves
+            os.rmdir(os.path.basename(unit.path), dir_fd=above.number)
     return replaced, set_aside
 
 

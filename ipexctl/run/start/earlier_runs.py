@@ -12,13 +12,12 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.earlier_files import EarlierFiles, LookRequest
 from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session
 from ipexctl.run.start.apart_checkpoints import places_in
 from ipexctl.run.start.sent_run import SentRun
-from ipexctl.run.start.start_request import StartError, StartFailure, answers_of
+from ipexctl.run.start.start_request import StartError, StartFailure, answers_of, first_of_stores
 from ipexctl.text import format_count
 
 
@@ -48,14 +47,6 @@ def find_earlier_files(run: SentRun) -> Sequence[Fix]:
             if entry.is_alive and entry.path == checkpoint:
                 raise StartError(refuse_live(entry, host))
     return describe_earlier(run.plan.id, found)
-
-
-def first_of_stores(nodes: Sequence[Host], plan: Plan) -> list[Host]:
-    """One host of each home: two calls in a home that hosts share would move the same files."""
-    firsts: dict[str, Host] = {}
-    for host in nodes:
-        firsts.setdefault(plan.stores.get(host.name, host.name), host)
-    return list(firsts.values())
 
 
 def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:

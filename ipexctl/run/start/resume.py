@@ -31,9 +31,14 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
-from ipexctl.run.start.earlier_runs import first_of_stores
 from ipexctl.run.start.exclusive import inspect_hosts
-from ipexctl.run.start.start_request import StartError, StartFailure, answers_of, refuse_bad_rank_counts
+from ipexctl.run.start.start_request import (
+    StartError,
+    StartFailure,
+    answers_of,
+    first_of_stores,
+    refuse_bad_rank_counts,
+)
 from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)

@@ -68,6 +68,14 @@ class StartError(Exception):
         return cls(StartFailure(reason, fix, hosts, exit_code))
 
 
+def first_of_stores(nodes: Sequence[Host], plan: Plan) -> list[Host]:
+    """One host of each home: two calls in a home that hosts share would move the same files."""
+    firsts: dict[str, Host] = {}
+    for host in nodes:
+        firsts.setdefault(plan.stores.get(host.name, host.name), host)
+    return list(firsts.values())
+
+
 def answers_of(hosts: Sequence[Host], pool: SessionPool, ask: Callable[[Host, Session], T]) -> dict[str, T]:
     """Return each host's answer, in the order of the hosts. Raises a StartError for the first that gave none."""
 

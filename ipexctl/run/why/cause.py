@@ -89,10 +89,10 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
 
 def _with_thread(snapshot: RunSnapshot, cause: Cause) -> Cause:
     """The cause, with the exception of a thread of that rank that had died before."""
-    died = snapshot.output_of(cause.rank).died_thread if cause.rank is not None else ""
-    if not died or died.partition(" had raised ")[2].partition(" (")[0] in cause.sentence:
+    output = snapshot.output_of(cause.rank) if cause.rank is not None else None
+    if output is None or output.dead_thread is None or output.dead_thread[1] in cause.sentence:
         return cause
-    return replace(cause, sentence=f"{cause.sentence}; before that, {died}")
+    return replace(cause, sentence=f"{cause.sentence}; before that, {output.died_thread}")
 
 
 def _of_hanging(snapshot: RunSnapshot) -> Cause | None:

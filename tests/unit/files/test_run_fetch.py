@@ -168,7 +168,7 @@ def test_a_deep_tree_is_fetched(deep: Path, out: Path, path: str | None) -> None
     else:
         done = run_fetch(deep, path, out)
     assert ([name for name in done.brought if name.endswith("/f")] != [], done.failed) == (True, ())
-    found = subprocess.run(("find", out, "-type", "f"), capture_output=True, check=True, text=True).stdout
+    found = subprocess.run(("find", out, "-type", "f", "-name", "f"), capture_output=True, check=True, text=True).stdout
     assert found.endswith("/d/d" * 700 + "/f\n")
     assert found.count("\n") == 1
 

@@ -41,7 +41,7 @@ def test_equal_hosts_share_rows() -> None:
     many = plan(*(machine(SPR, at) for at in range(1, 33)), ppn=2)
     lines = list(plan_lines(many, machines=dict.fromkeys(names, SPR)))
     assert any(line.startswith("  0  ranks 0,2,4,…,62: ") for line in lines)
-    assert len(lines) < 160
+    assert len(lines) < 164
     few = plan(*(machine(SPR, at) for at in range(1, 9)), ppn=2)
     lines = list(plan_lines(few, machines=dict.fromkeys(names, SPR)))
     assert any(line.startswith("  node[1-8]: ") for line in lines)

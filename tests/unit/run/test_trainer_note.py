@@ -39,7 +39,7 @@ def note(version: str = "4.54.0", ranks: int = 2, *argv: str, uses_it: bool = Tr
     asked, script = Asked(argv=("train.py", *argv)), ScriptFile("train.py", uses_trainer=uses_it)
     spec = SimpleNamespace(project=SimpleNamespace(script=script))
     context: Any = SimpleNamespace(asked=asked, spec=spec, env=RankEnv("python3", packages=packages))
-    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo", hosts=(), asked=Asked())
+    plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
     return "".join(trainer_notes(context, plan))
 
 
@@ -61,7 +61,7 @@ def test_no_note_where_it_is_not_true() -> None:
 @pytest.mark.parametrize(("is_installed", "ranks", "count"), [(True, 4, 1), (True, 1, 0), (False, 4, 0)])
 def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool, ranks: int, count: int) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
-    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo", hosts=(), asked=Asked())
+    plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
     script = read_script("train.py", b"from transformers import Trainer")[0]
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     spec = spec_of(project=project)
@@ -84,7 +84,7 @@ def test_a_trainer_that_cannot_resume_is_told_before_the_first_start(
 ) -> None:
     packages = {"transformers": version, "accelerate": "1.15.0"}
     env = RankEnv("/e/bin/python", packages=packages)
-    plan = SimpleNamespace(world_size=ranks, backend="gloo", hosts=(), asked=Asked())
+    plan = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
     script = read_script("train.py", b"import transformers\ntransformers.Trainer(average_tokens_across_devices=False)")[
         0
     ]

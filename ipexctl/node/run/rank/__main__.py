@@ -39,7 +39,7 @@ from ipexctl.node.run.meter.rank_profile import SUFFIX
 from ipexctl.node.run.rank import process_stacks, rank_env
 from ipexctl.node.run.rank import rank_processes as processes
 from ipexctl.node.run.rank.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank.rank_limits import RankLimits, describe_notes, last_exception
+from ipexctl.node.run.rank.rank_limits import RankLimits, describe_gpus, describe_notes, last_exception
 from ipexctl.node.run.rank.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.record.file_owner import separate
 from ipexctl.node.run.record.run_files import HostRank
@@ -465,8 +465,7 @@ class Rank:
             said = (last_exception(stream.tail) for stream in self.streams if stream.name == "err")
             evidence = [{"kind": "daemon", "text": each} for each in left]
             evidence += [{"kind": "exception", "text": each} for each in said if each]
-        of_gpus = (note.partition(" ") for note in self.notes if note.startswith("gpu-"))
-        evidence += [{"kind": kind, "text": place} for kind, _, place in of_gpus]
+        evidence += [each._asdict() for each in describe_gpus(self.notes)]
         disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.has_failed else None
         steps = self.meter.steps()
         holder = master_port.find_holder(*(stream.tail for stream in self.streams if command.has_failed))

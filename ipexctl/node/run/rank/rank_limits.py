@@ -51,6 +51,12 @@ def describe_notes(notes: Sequence[str]) -> Iterator[Proof]:
         return
 
 
+def describe_gpus(notes: Sequence[str]) -> Iterator[Proof]:
+    """What the end has to do with GPUs, also of a rank that succeeded: `gpu-ended train.py, line 3`."""
+    for kind, _, place in (note.partition(" ") for note in notes if note.startswith("gpu-")):
+        yield Proof(kind, place)
+
+
 def last_exception(output: bytes) -> str:
     """The exception with which an output ends, below its traceback; or empty."""
     _, found, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")

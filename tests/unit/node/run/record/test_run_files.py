@@ -47,7 +47,7 @@ def test_a_run_has_what_changed_between_its_begin_and_its_end(home: Path, cwd: P
         (lambda path: path.chmod(0o600), FIRST),
         (lambda path: os.link(path, path.with_name("link.pt")), FIRST),
         (lambda path: path.write_bytes(b"of the user"), ""),
-        (lambda path: (shutil.copy2(path, f"{path}.new"), os.replace(f"{path}.new", path)), ""),
+        (lambda path: Path(shutil.copy2(path, f"{path}.new")).replace(path), ""),
         (lambda path: os.utime(path, (1, 1)), ""),
     ],
 )
