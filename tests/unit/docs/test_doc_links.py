@@ -62,8 +62,9 @@ LONG = frozenset(("docs/troubleshooting.md", "docs/benchmarks.md", "docs/options
 def test_no_other_page_is_long_and_all_of_them_can_be_read() -> None:
     words = {str(page.relative_to(ROOT)): len(page.read_text().split()) for page in SITE}
     assert {page for page, count in words.items() if count > 1800} <= LONG
-    typed = {page: count for page, count in words.items() if page != "docs/options.md"}
-    assert sum(count for page, count in typed.items() if page.startswith("docs/")) <= 38_000
+    made = ("docs/options.md", "docs/troubleshooting.md")  # by a program
+    typed = {page: count for page, count in words.items() if page not in made}
+    assert sum(count for page, count in typed.items() if page.startswith("docs/")) <= 33_900
 
 
 def test_first_picture_is_small_loads_nothing_and_stands_still_for_who_wants_that() -> None:
