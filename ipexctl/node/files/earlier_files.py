@@ -9,7 +9,7 @@ from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.files import HomeRequest
 from ipexctl.node.common.home import home_of
-from ipexctl.node.files.kept_checkpoint import keep_of_others
+from ipexctl.node.files.kept_checkpoint import check_owners, keep_of_others
 from ipexctl.node.run.record.file_owner import HomeRecords
 from ipexctl.node.run.record.run_files import RecordedFiles, read_fetched
 
@@ -18,8 +18,10 @@ class LookRequest(HomeRequest):
     cwd: str
     paths: Sequence[str]
     """Words of the command line that may be directories, relative to `cwd` or absolute."""
+    checkpoint: str
+    """PATH of `--checkpoint`, one of the paths; or empty."""
     finished: Sequence[str]
-    """Runs that succeeded, as far as the caller knows."""
+    """Runs that succeeded, as far as the caller knows: they are not resumed."""
 
 
 class EarlierFiles(NamedTuple):
@@ -47,10 +49,16 @@ def look(request: LookRequest) -> Iterator[EarlierFiles]:
         directory = os.path.realpath(os.path.join(top, path))
         if directory == top or not os.path.isdir(directory):
             continue
-        kept = keep_of_others(home, top, directory, request["finished"])
+        if path == request["checkpoint"]:
+            check_owners(directory)
+        # The records tell which files to look at: a directory that the line names may be a data set.
+        left = {recorded.run: dict(_files_in(recorded, directory)) for recorded in records.all}
+        ended = [recorded.run for recorded in records.all if recorded.is_closed and left[recorded.run]]
+        unfinished = {*ended} - {*request["finished"]}
+        kept = keep_of_others(home, top, directory, unfinished) if unfinished else set[str]()
         for recorded in records.all:
             fetched = read_fetched(os.path.join(home, "runs", recorded.run)) if recorded.is_closed else ()
-            sizes = [size for file, size in _files_in(recorded, directory) if file not in fetched]
+            sizes = [size for file, size in left[recorded.run].items() if file not in fetched]
             if sizes or (not recorded.is_closed and any(top.path == directory for top in recorded.tops)):
                 is_alive = not recorded.is_closed
                 yield EarlierFiles(recorded.run, path, len(sizes), sum(sizes), is_alive, recorded.run in kept)

@@ -19,7 +19,7 @@ import fcntl
 import os
 import re
 import stat
-from typing import Iterator, NamedTuple, Sequence
+from typing import Collection, Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.checkpoint_layout import is_of_torch, parts_of
@@ -99,6 +99,7 @@ class _CheckpointFiles:
             self.recorded = os.path.join(self.cwd, newest) if newest else ""
         top = request["path"] or os.path.dirname(self.recorded)
         self.top = os.path.realpath(top) if top else ""
+        check_owners(self.top)
         here = list(_checkpoints(self.top, "", self.cwd, self.owners))
         copies = [
             unit._replace(owners=frozenset((run,)))
@@ -133,13 +134,10 @@ class _CheckpointFiles:
 
 
 def _checkpoints(top: str, base: str, cwd: str, owners: FileOwners | None) -> Iterator[_Checkpoint]:
-    """Checkpoints below a directory, or the one at a path. `base`: of kept copies. Raises an AgentError for a file of
-    another account among those at their paths: it may have any content, and the script would load it."""
+    """Checkpoints below a directory, or the one at a path. `base`: of kept copies."""
     units: dict[str, list[tuple[str, os.stat_result]]] = {}
     for path, status in files_below([Top(base + top, 0)]) if top else ():
         if is_of_torch(os.path.basename(path)) and status.st_size:
-            if not base:
-                _check_owner(path, status)
             units.setdefault(unit_of(path, base + cwd), []).append((path, status))
     for unit, files in units.items():
         whole = list(files_below([Top(unit, 0)])) if os.path.isdir(unit) else files
@@ -149,12 +147,14 @@ def _checkpoints(top: str, base: str, cwd: str, owners: FileOwners | None) -> It
             yield _Checkpoint(unit[len(base) :], tuple(whole), known, unit if base else "")
 
 
-def _check_owner(path: str, status: os.stat_result) -> None:
-    with _opened(path) as directory:
-        fix = Fix(
-            "move it away, `mv {path} {path}.theirs`, or name a directory of your own: --checkpoint PATH", path=path
-        )
-        directory.check_entry(os.fsencode(os.path.basename(path)), status, fix)
+def check_owners(top: str) -> None:
+    """Refuse a checkpoint of another account below a directory that `--checkpoint` names: it may have any content, and
+    the script would load it. Raises an AgentError."""
+    for path, status in files_below([Top(top, 0)]) if top else ():
+        if is_of_torch(os.path.basename(path)):
+            fix = "move it away, `mv {path} {path}.theirs`, or name a directory of your own: --checkpoint PATH"
+            with _opened(path) as directory:
+                directory.check_entry(os.fsencode(os.path.basename(path)), status, Fix(fix, path=path))
 
 
 def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
@@ -189,14 +189,14 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     return KeptCheckpoint(replaced=replaced, set_aside=set_aside, has_record=has_record)
 
 
-def keep_of_others(home: str, cwd: str, top: str, finished: Sequence[str]) -> set[str]:
-    """Before a fresh start: keep the newest whole checkpoint that each ended run left below a directory, and return the
-    runs with one. Runs that have `finished` need none: they are not resumed."""
+def keep_of_others(home: str, cwd: str, top: str, runs: Collection[str]) -> set[str]:
+    """Before a fresh start: keep the newest whole checkpoint that each of these ended runs left below a directory, and
+    return the runs with one."""
     cwd, kept = os.path.realpath(cwd), set[str]()
     newest: dict[tuple[str, str], _Checkpoint] = {}
     owners = FileOwners(os.path.join(home, "runs", "none"))
     for unit in _checkpoints(os.path.realpath(top), "", cwd, owners):
-        if len(unit.owners) == 1 and not unit.owners & {"", *finished} and is_whole(unit.path):
+        if len(unit.owners) == 1 and unit.owners <= {*runs} and is_whole(unit.path):
             key = (min(unit.owners), _series(unit.path))
             newest[key] = max(unit, newest.get(key, unit), key=lambda unit: unit.written)
     for (run, _), unit in newest.items():
@@ -210,7 +210,9 @@ def keep_of_others(home: str, cwd: str, top: str, finished: Sequence[str]) -> se
 
 
 def _series(path: str) -> str:
-    return re.sub("[0-9]+", "#", path)
+    """The path without the numbers of its last part: those of a directory above may be a run's id."""
+    above, name = os.path.split(path)
+    return os.path.join(above, re.sub("[0-9]+", "#", name))
 
 
 def _move_away(found: _CheckpointFiles) -> tuple[str, str]:

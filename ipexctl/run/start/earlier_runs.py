@@ -34,7 +34,13 @@ def find_earlier_files(run: SentRun) -> Sequence[Fix]:
         if record.project == str(run.spec.project.root)
     }
     finished = [name for name, status in statuses.items() if status is not None and status.state == "ok"]
-    request: LookRequest = {"home": run.plan.home, "cwd": run.plan.cwd, "paths": paths, "finished": finished}
+    request: LookRequest = {
+        "home": run.plan.home,
+        "cwd": run.plan.cwd,
+        "paths": paths,
+        "checkpoint": checkpoint,
+        "finished": finished,
+    }
 
     def ask(_: Host, session: Session) -> tuple[EarlierFiles, ...]:
         label = "look for files of earlier runs"

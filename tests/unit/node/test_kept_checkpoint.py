@@ -113,7 +113,8 @@ def test_a_checkpoint_of_another_account_is_refused(request_: KeepRequest) -> No
         keep_checkpoint(request_)
     assert not kept_of(request_, FIRST)
     with pytest.raises(AgentError, match="another account"):
-        look_at(request_, "out")
+        look_at(request_, "out", checkpoint="out")
+    assert look_at(request_, "out") == []  # such as a model that the line names, in a colleague's directory
 
 
 def test_a_live_run_is_not_moved_away(request_: KeepRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +149,11 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     assert not kept_of(request_, FIRST)
 
 
-def look_at(request: KeepRequest, *paths: str, finished: tuple[str, ...] = ()) -> list[EarlierFiles]:
-    return list(look({"home": request["home"], "cwd": request["cwd"], "paths": paths, "finished": finished}))
+def look_at(
+    request: KeepRequest, *paths: str, checkpoint: str = "", finished: tuple[str, ...] = ()
+) -> list[EarlierFiles]:
+    home, cwd = request["home"], request["cwd"]
+    return list(look({"home": home, "cwd": cwd, "paths": paths, "checkpoint": checkpoint, "finished": finished}))
 
 
 def test_a_fresh_start_keeps_what_an_ended_run_may_be_resumed_from(request_: KeepRequest) -> None:
@@ -173,6 +177,15 @@ def test_a_fresh_start_keeps_nothing_of_a_finished_run_or_much(
     found = look_at(request_, "out", finished=(FIRST,) if change == "finished" else ())
     assert [(entry.files, entry.is_kept) for entry in found] == [(1, False)]
     assert not kept_of(request_, FIRST)
+
+
+def test_directories_of_runs_with_ids_of_digits_are_not_in_each_others_way(request_: KeepRequest) -> None:
+    names = [f"train-1201-02020{number}-1{number}34/checkpoint-20/model.bin" for number in (1, 2)]
+    play(request_, FIRST, names[0])
+    keep_checkpoint(request_)
+    other = play(request_, SECOND, names[1])[names[1]]
+    assert keep_checkpoint(request_).replaced == ""
+    assert other.exists()
 
 
 def test_what_was_fetched_is_not_named(request_: KeepRequest) -> None:
