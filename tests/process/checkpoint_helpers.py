@@ -62,6 +62,6 @@ class Hosts:
     def take_part(self, rank: int, port: int, python: str, token: str) -> subprocess.Popen[bytes]:
         home = self.base / self.names[rank]
         (home / "code").mkdir(parents=True, exist_ok=True)
-        request = {"rank": rank, "path": str(home / "code" / self.path), "home": str(home)}
+        request = {"rank": rank, "run": "", "path": str(home / "code" / self.path), "home": str(home)}
         request |= {"address": "127.0.0.1", "port": port, "token": token, "tree": self.path.partition("/")[0]}
         return start("files.checkpoint", "", request, python=python)
