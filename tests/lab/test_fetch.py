@@ -34,7 +34,7 @@ def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
 
 
 class FetchRun:
-    """The record of a run that was on both hosts."""
+    """The control machine's record of a run that was on both hosts. No rank ran there, so fetch needs --force."""
 
     def __init__(self, lab: Lab, base: Path) -> None:
         self.lab = lab
@@ -61,7 +61,7 @@ class FetchRun:
         return ask(self.lab.hosts[index], f"sha256sum < {path}").out.split()[0]
 
     def begin(self, *args: object) -> subprocess.Popen[str]:
-        return begin("fetch", *args, env=self.env)
+        return begin("fetch", "--force", *args, env=self.env)
 
     def wait_for_part(self, size: int) -> None:
         """Until so much of what is on its way is here."""
@@ -112,7 +112,7 @@ def test_lost_connection_is_opened_again(context: FetchRun) -> None:
 @pytest.mark.core
 def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> None:
     for index, words in enumerate((["last:ck/of"], ["last:ck/of", "-r", "1"], ["last:ck/of", "--from", "node2"])):
-        ran = ipexctl("fetch", *words, f"{context.out}{index}", env=context.env)
+        ran = ipexctl("fetch", "--force", *words, f"{context.out}{index}", env=context.env)
         assert ran.rc == 0, ran.err
     ran = ipexctl("fetch", "-H", context.lab.hostfile, "node2:work/ck/o*", f"{context.out}3/", env=context.env)
     assert ran.rc == 0, ran.err
@@ -124,7 +124,7 @@ def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> No
 def test_fetch_ends_at_its_timeout(context: FetchRun) -> None:
     break_host(context.lab.hosts[0], "slow-link", ["300mbit"])
     try:
-        ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", "--timeout", 1, env=context.env)
+        ran = ipexctl("fetch", "--force", "last:ck/big.pt", f"{context.out}/", "--timeout", 1, env=context.env)
     finally:
         mend_host(context.lab.hosts[0])
     assert ran.rc == 1

@@ -550,10 +550,12 @@ class Notes:
             return
         frame = traceback.tb_frame
         if frame.f_back is None and frame.f_code.co_name in ("<module>", "_run_module_as_main"):
-            for kind, text in facts_of(value, traceback):
+            is_interrupt = isinstance(value, KeyboardInterrupt)
+            # What is imported or evaluated now would let Python forget that SIGINT has to end it.
+            for kind, text in () if is_interrupt else facts_of(value, traceback):
                 self.note(f"fact {kind} {text}")
-            code = 130 if isinstance(value, KeyboardInterrupt) else 1
-            self.write_gpu(note_of_gpu(value, "frames_of", traceback))
+            code = 130 if is_interrupt else 1
+            self.write_gpu("" if is_interrupt else note_of_gpu(value, "frames_of", traceback))
             self.write(code, f"raised {describe(value)}\t{describe_place(traceback)}")
 
     def at_end(self) -> None:
@@ -591,7 +593,8 @@ class PendingExit:
     def __init__(self, notes: Notes, status: Any = None, *more: Any) -> None:
         del more
         self._notes, self._code = notes, code_of(status)
-        self._of_gpu = note_of_gpu(status, "frames_above", sys._getframe(2))
+        above = sys._getframe(1).f_back  # None in a thread that Python's own code has not started
+        self._of_gpu = note_of_gpu(status, "frames_above", above) if above is not None else ""
 
     def __del__(self) -> None:
         if sys._getframe().f_back is not None:
