@@ -110,7 +110,7 @@ def test_run_that_lost_node0_is_resumed_on_the_hosts_that_are_left(cluster: Clus
     assert by_rank(resumed.out) == {rank: ["from 20 2 of 3", "at 21"] for rank in range(2)}
     assert missing(resumed.err, f"node1 is left out run {run} is resumed on node[2-3]") == []
     again = cluster.call("run", "--resume", "last", "-l", "node3", "--min-hosts", "1", "-n", "1")
-    assert by_rank(again.out) == {0: ["from 21 1 of 3", "at 22"]}, again.err
+    assert (again.rc, missing(again.err, "has finished nothing to resume")) == (2, [])
     mend_host(cluster.lab.hosts[0], "link-down")
     mended = cluster.run("--ppn", "1", "--checkpoint", "kept", "each.py", cluster.marker)
-    assert by_rank(mended.out) == {rank: ["from 22 3 of 3", "at 23"] for rank in range(3)}, mended.err
+    assert by_rank(mended.out) == {rank: ["from 21 3 of 3", "at 22"] for rank in range(3)}, mended.err
