@@ -188,7 +188,12 @@ def show_other_hosts(request: FetchRequest) -> None:
     host, others = request.host.name, fold(request.other_hosts)
     print_with_fix(
         f"note: only {host} was asked; {others} may have such files too",
-        Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest)),
+        Fix(
+            "`ipexctl fetch {source} {dest} --all-hosts {*force}`",
+            source=source,
+            dest=_directory(request.dest),
+            force=_force_of(request),
+        ),
     )
 
 
@@ -196,7 +201,8 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
     """Also with `quiet` if the asked host lacks it, because the call failed."""
     path, host = request.requested.path or "", request.host.name
     source = f"{request.requested.run}:{path}"
-    every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts`", source=source, dest=_directory(request.dest))
+    fields = {"source": source, "force": _force_of(request)}
+    every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts {*force}`", dest=_directory(request.dest), **fields)
     is_there = not result.reason
     others, have = fold(found.having), "have" if len(found.having) > 1 else "has"
     if is_there and result.host != request.host and not quiet:
@@ -206,11 +212,17 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
         print_with_fix(text, every_host)
     elif found.having and not is_there:
         one = Fix(
-            "`ipexctl fetch {source} {dest} --from {host}`", source=source, dest=request.dest, host=found.having[0]
+            "`ipexctl fetch {source} {dest} --from {host} {*force}`", dest=request.dest, host=found.having[0], **fields
         )
         print_with_fix(f"note: {others} {have} it", every_host if len(found.having) > 1 else one)
     if found.unknown and not quiet:
         print_message(f"note: {fold(found.unknown)} did not say whether it is there, too")
+
+
+def _force_of(request: FetchRequest) -> tuple[str, ...]:
+    """What a printed line repeats of a call that took files of any run."""
+    run = request.request["run"]
+    return ("--force",) if run is not None and run.get("force") else ()
 
 
 def _directory(dest: str) -> str:
