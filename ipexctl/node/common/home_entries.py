@@ -19,7 +19,7 @@ from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_cache_name
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "hooks", "ranks", "machine")
+_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "hooks", "ranks", "machine", "files")
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
 _LEASES = f"{STATE_DIRECTORY}/leases".encode()
 _HEX12 = "[0-9a-f]{12}"

@@ -253,6 +253,10 @@ def _move(path: str, status: os.stat_result, home: str, below: str) -> None:
     with _opened(path) as source, GuardedDirectory.open(os.path.realpath(home)) as top, top.enter(
         os.fsencode(f"{below}{above}"), make=True, mode=0o700
     ) as target:
+        found = source.status_of(encoded)
+        source.check_entry(encoded, found, Fix("move it away: `mv {path} {path}.theirs`", path=path))
+        if found is None or identity_of(found) != identity_of(status):
+            raise AgentError(f"{path} changed meanwhile", "when nothing writes it any more, run it again")
         target.remove_tree(encoded, ignore_errors=True)
         try:
             target.rename(source.number, encoded, encoded)

@@ -201,9 +201,9 @@ class HostRank:
 
 def close_record(rundir: str) -> None:
     """Make this machine's record of a run whose ranks are gone."""
-    begun = read_json(_file_of(rundir, _BEGIN))
-    if begun:
-        write_atomically(_file_of(rundir, _END), _closed_record(map(_top_of, begun["tops"])), durable=False)
+    _, tops = _read_begin(_file_of(rundir, _BEGIN))
+    if tops:
+        write_atomically(_file_of(rundir, _END), _closed_record(tops), durable=False)
 
 
 def _closed_record(tops: Iterable[Top]) -> bytes:
@@ -231,7 +231,7 @@ def recorded_files(rundir: str) -> RecordedFiles | None:
         if record is None:
             _close_if_ended(rundir, os.path.join(directory, begin), path)
             record = _read_record(path)
-        hosts.append(record or HostRecord(map(_top_of, read_json(os.path.join(directory, begin)).get("tops") or ())))
+        hosts.append(record or HostRecord(_read_begin(os.path.join(directory, begin))[1]))
     adopted: dict[str, Identity] = {}
     for name in names:
         if name.endswith(_ADOPTED):
@@ -249,12 +249,12 @@ def close_ended(runs: str) -> None:
 
 
 def _close_if_ended(rundir: str, begin: str, path: str) -> None:
-    begun = read_json(begin)
-    if not begun or os.path.exists(path) or _is_alive(rundir, begun["machine"]):
+    machine, begun = _read_begin(begin)
+    if not begun or os.path.exists(path) or _is_alive(rundir, machine):
         return
-    is_here = begun["machine"] == os.uname().nodename
+    is_here = machine == os.uname().nodename
     home = os.path.realpath(os.path.dirname(os.path.dirname(rundir)))
-    tops = [top for top in map(_top_of, begun["tops"]) if is_here or top.path.startswith(f"{home}/")]
+    tops = [top for top in begun if is_here or top.path.startswith(f"{home}/")]
     _write_once(path, _closed_record(tops))
 
 
@@ -282,7 +282,7 @@ def adopt(rundir: str, paths: Iterable[str]) -> None:
 
 
 def note_fetched(rundir: str, paths: Iterable[str]) -> None:
-    fetched = {*read_json(_file_of(rundir, _FETCHED)).get("paths", ()), *paths}
+    fetched = {*read_fetched(rundir), *paths}
     with contextlib.suppress(OSError):  # a full disk: a later run says once more that nobody fetched them
         write_atomically(_file_of(rundir, _FETCHED), json.dumps({"paths": sorted(fetched)}).encode(), durable=False)
 
@@ -290,11 +290,20 @@ def note_fetched(rundir: str, paths: Iterable[str]) -> None:
 def read_fetched(rundir: str) -> Collection[str]:
     directory = os.path.join(rundir, FILES)
     names = (name for name in list_names(directory) if name.endswith(_FETCHED))
-    return {path for name in names for path in read_json(os.path.join(directory, name)).get("paths", ())}
+    listed = (read_json(os.path.join(directory, name)).get("paths") for name in names)
+    return {path for paths in listed if isinstance(paths, list) for path in paths if isinstance(path, str)}
 
 
 def _file_of(rundir: str, suffix: str) -> str:
     return os.path.join(rundir, FILES, os.uname().nodename.replace("/", "_") + suffix)
+
+
+def _read_begin(path: str) -> tuple[str, tuple[Top, ...]]:
+    """The machine and the directories of a begin; no directories if the file is damaged: ranks can write to it."""
+    begun = read_json(path)
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return str(begun["machine"]), tuple(map(_top_of, begun["tops"]))
+    return "", ()
 
 
 def _top_of(row: list[object]) -> Top:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from recorded_run import FIRST, SECOND, THIRD, content, running, save
 
+from ipexctl.node.common.home_entries import is_run
 from ipexctl.node.run.record import run_files
 from ipexctl.node.run.record.file_owner import FileOwners, read_status_now, separate
 from ipexctl.node.run.record.run_files import HostRank, adopt, recorded_files
@@ -208,6 +209,21 @@ def test_a_damaged_record_leaves_the_begin(home: Path, cwd: Path, text: str) -> 
         path = save(cwd / "last.pt")
     next(rundir.glob("files/*[!bk].json")).write_text(text)
     assert owner(home, FIRST, path) in (FIRST, "")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": 1, "tops": 7}', '{"machine": "a", "tops": [["b"]]}'])
+def test_a_damaged_begin_is_no_begin(home: Path, cwd: Path, text: str) -> None:
+    with running(home, FIRST, cwd) as rundir:
+        path = save(cwd / "last.pt")
+        next(rundir.glob("files/*.begin.json")).write_text(text)
+    with running(home, SECOND, cwd):
+        pass
+    assert owner(home, SECOND, path) is None
+
+
+def test_a_home_knows_the_directory_of_a_run_that_only_left_files_there(home: Path, cwd: Path) -> None:
+    adopt(str(home / "runs" / FIRST), [str(save(cwd / "last.pt"))])
+    assert is_run(str(home / "runs" / FIRST))
 
 
 def test_a_checkpoint_directory_has_files_of_one_run_after_its_end(home: Path, cwd: Path) -> None:
