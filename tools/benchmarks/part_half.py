@@ -27,7 +27,7 @@ AS_AVX512: Final = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI", "ATEN_CPU_CAPABILI
 TYPES: Final = ("float32", "bfloat16", "float16")
 KINDS: Final = {"lora": (1, 2), "cnn": (1, 2), "lora-1b": (1,)}
 """Kind of training → numbers of ranks."""
-STEPS: Final = {"lora": 3, "cnn": 8, "lora-1b": 2}
+STEPS: Final = {"lora": 2, "cnn": 8, "lora-1b": 2}
 PACKAGES: Final = ("transformers", "accelerate", "peft")
 MOST_OF_FP32, LEAST_ON_AVX2 = 1.15, 20.0
 AVX2: Final = "as with AVX2"
