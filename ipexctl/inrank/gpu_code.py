@@ -9,6 +9,7 @@ of a GPU.
   nothing: they ask torch, and are told that there is no GPU.
 - The dispatcher's key CUDA has no kernels in a torch for CPUs: whatever reaches it asks for a device. So one fallback
   covers all factory functions. Functions are wrapped only where C++ refuses the device before it dispatches.
+- A torch that was built for GPUs, as pip installs it, is changed, too, if it finds none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import contextlib
 import functools
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import Any, Callable
 
@@ -28,7 +30,8 @@ MAKERS = (
     *("empty.memory_format", "empty_strided", "tril_indices", "triu_indices", "_efficientzerotensor"),
     *("_empty_affine_quantized", "_empty_per_channel_affine_quantized"),
 )
-"""Operators that all factory functions end in; for a torch whose `Library` has no `fallback`."""
+"""Operators that all factory functions end in; for a torch whose `Library` has no `fallback`, or which was built for
+GPUs and so has kernels of them."""
 MORE_FACTORIES = (
     *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "normal"),
     *("frombuffer", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor"),
@@ -76,8 +79,8 @@ def compiler_of(torch: Any) -> Any:
 
 
 def install(torch: Any) -> None:
-    """Change torch, unless it was built for GPUs: its own kernels answer then."""
-    if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None or states:
+    """Change torch, unless it finds a GPU: its own kernels answer then."""
+    if states or torch.cuda.device_count():
         return
     for name in ("torch.jit._builtins", "torch.utils._device"):
         import_module(name)
@@ -123,11 +126,16 @@ def place_factories(gpu: GpuCode) -> None:
     compiler = compiler_of(torch)
 
     def place(old: Any) -> Any:
+        is_move = old.__name__ in ("as_tensor", "asarray")
+
         def make(*args: Any, **kwargs: Any) -> Any:
+            if "device" not in kwargs:
+                return old(*args, **kwargs)
             if compiler.is_compiling():
-                kwargs.update({"device": traced(kwargs["device"])} if "device" in kwargs else {})
-            elif "device" in kwargs and gpu.is_gpu(kwargs["device"]):
+                kwargs["device"] = traced(kwargs["device"])
+            elif gpu.is_gpu(kwargs["device"]):
                 kwargs["device"] = gpu.on_cpu(kwargs["device"])
+                return old(*args, **kwargs).clone() if is_move else old(*args, **kwargs)
             return old(*args, **kwargs)
 
         return make
@@ -144,12 +152,14 @@ def place_factories(gpu: GpuCode) -> None:
 
 def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
     library = torch.library.Library
-    if not hasattr(library, "fallback"):  # before torch 2.5
+    if torch.backends.cuda.is_built() or not hasattr(library, "fallback"):  # before torch 2.5
         aten = library("aten", "IMPL")
-        for name in MAKERS:
-            operator = functools.reduce(getattr, f"{name}.default".split(".")[:2], torch.ops.aten)
-            with contextlib.suppress(RuntimeError):  # an operator that this version lacks
-                aten.impl(name, functools.partial(make, operator), "CUDA")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of kernels that are replaced
+            for name in MAKERS:
+                operator = functools.reduce(getattr, f"{name}.default".split(".")[:2], torch.ops.aten)
+                with contextlib.suppress(RuntimeError):  # an operator that this version lacks
+                    aten.impl(name, functools.partial(make, operator), "CUDA")
         return [aten]
     every = library("_", "IMPL")
     every.fallback(make, "CUDA")  # 30 ms a key: functions for sparse tensors are wrapped
@@ -173,7 +183,7 @@ def place_tensors(gpu: GpuCode) -> None:
             elif not gpu.is_placed or str(device) != "cpu":
                 return old(self, *args, **kwargs)
             kwargs = {**dict(zip(("device", "dtype", "non_blocking", "copy"), args)), **kwargs, "device": gpu.cpu}
-            if self.device.type == "cpu" and gpu.copies(sys._getframe(1).f_code.co_filename):
+            if self.device.type == "cpu" and gpu.copies(sys._getframe(1).f_code.co_filename, self if is_gpu else None):
                 kwargs["copy"] = True
             return old(self, **kwargs)
 
@@ -181,7 +191,7 @@ def place_tensors(gpu: GpuCode) -> None:
 
     def cuda(self: Any, *_: Any, memory_format: Any = torch.preserve_format, **__: Any) -> Any:
         gpu.place()
-        is_copy = gpu.copies(sys._getframe(1).f_code.co_filename)
+        is_copy = gpu.copies(sys._getframe(1).f_code.co_filename, self)
         return uncovered(self, gpu.cpu, copy=is_copy, memory_format=memory_format)
 
     def cpu(self: Any, memory_format: Any = torch.preserve_format) -> Any:

@@ -7,17 +7,20 @@ part of torch that it changes.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import io
 import os
 import pickle
 import sys
 import traceback
+import typing
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, Union
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -75,7 +78,21 @@ def moves_are_copies_as_between_two_memories() -> bool:
     buffer = torch.zeros(2)
     batch = buffer.cuda()
     buffer.fill_(9.0)
-    return torch.equal(before, kept) and torch.equal(best["weight"], kept) and float(batch.sum()) == 0.0
+    array = np.zeros(2, dtype=np.float32)
+    taken = torch.as_tensor(array, device="cuda"), torch.asarray(array, device=0)
+    array[:] = 9.0
+    kept_apart = float(batch.sum()) == float(taken[0].sum()) == float(taken[1].sum()) == 0.0
+    return torch.equal(before, kept) and torch.equal(best["weight"], kept) and kept_apart
+
+
+@case
+def a_parameter_that_is_on_a_gpu_stays_a_parameter() -> bool:
+    weight = torch.zeros(2, device="cuda", requires_grad=True)
+    moved = [weight.to("cuda"), weight.cuda(), weight.to(0), weight.to(torch.device("cuda"))]
+    snapshot = weight.cpu()
+    with torch.no_grad():
+        weight.add_(1.0)
+    return all(each is weight for each in moved) and float(snapshot.sum()) == 0.0
 
 
 @case
@@ -84,6 +101,35 @@ def devices_stay_values() -> bool:
     both = pickle.loads(pickle.dumps(device)), copy.deepcopy(device)
     is_kind = isinstance(device, torch.device) and type(device) == torch.device  # noqa: E721
     return is_kind and all(found == device and found.index == 1 for found in both)
+
+
+@case
+def classes_of_devices_and_generators_are_as_before() -> bool:
+    @functools.singledispatch
+    def kind(value: object) -> str:
+        return type(value).__name__
+
+    def typed(x: torch.Tensor, where: Optional[torch.device] = None) -> Union[torch.device, str]:
+        return where or x.device
+
+    @torch.jit.script  # type: ignore[untyped-decorator]
+    def scripted(x: torch.Tensor, where: torch.device) -> torch.Tensor:
+        return x.to(where) + torch.ones(1, device=torch.device("cpu"))
+
+    kind.register(torch.device, lambda _: "a device")
+    hints = typing.get_type_hints(typed)
+    cpu = torch.device("cpu")
+    return (
+        kind(cpu) == "a device"
+        and hints["where"] == Optional[torch.device]
+        and {torch.device: 1}[type(cpu)] == 1
+        and issubclass(type(cpu), torch.device)
+        and repr(torch.device) == repr(type(cpu))
+        and pickle.loads(pickle.dumps(torch.device)) is torch.device
+        and copy.deepcopy(torch.Generator) is torch.Generator
+        and scripted(torch.ones(1), cpu).device == cpu
+        and torch.device(type="cuda", index=1) == torch.device("cuda:1")
+    )
 
 
 @case
@@ -138,8 +184,34 @@ def autocast_is_bf16_and_no_loss_is_scaled() -> bool:
             types.append((square @ square).dtype)
     with torch.autocast("cuda", enabled=False):
         types.append((square @ square).dtype)
-    scaler = torch.cuda.amp.GradScaler()
-    return types == [torch.bfloat16] * 3 + [torch.float32] and not scaler.is_enabled()
+    scalers = torch.cuda.amp.GradScaler(), torch.cuda.amp.GradScaler(2.0**16, 2.0, 0.5, 2000, True)
+    return types == [torch.bfloat16] * 3 + [torch.float32] and not any(scaler.is_enabled() for scaler in scalers)
+
+
+@case
+def functions_of_autograd_get_the_types_that_they_ask_for() -> bool:
+    if not hasattr(torch.amp, "custom_fwd"):
+        return True  # before torch 2.4, custom_fwd knows GPUs alone
+    seen: list[Any] = []
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            seen.append((x.dtype, torch.is_autocast_enabled()))
+            return x @ x
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return grads[0] @ ctx.saved_tensors[0]
+
+    x = torch.eye(2, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.float16):
+        seen.append((torch.get_autocast_gpu_dtype(), torch.is_autocast_enabled()))
+        Square.apply((x @ x).bfloat16()).sum().backward()
+    return seen == [(torch.bfloat16, True), (torch.float32, False)] and x.grad is not None
 
 
 @case
@@ -153,6 +225,10 @@ def streams_events_and_memory_have_stand_ins() -> bool:
     torch.cuda.current_stream().wait_stream(torch.cuda.Stream())
     sizes = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(0), torch.cuda.mem_get_info()[1])
     torch.cuda.empty_cache()
+    torch.cuda.manual_seed(seed=3)
+    start.record(stream=torch.cuda.current_stream(device=0))
+    named = (torch.cuda.get_device_name(device=0), torch.cuda.max_memory_allocated(device="cuda"))
+    assert named[0] and named[1] and torch.cuda.get_rng_state(device="cuda").numel()
     peak = torch.cuda.memory_stats()["allocated_bytes.all.peak"]
     return all_on_cpu(made) and start.elapsed_time(end) >= 0.0 and min(*sizes, peak) > 1 << 20
 
