@@ -65,10 +65,8 @@ class RunSpec:
     hosts_from: str = ""
     """Source of the hosts, for the message that names the project."""
     project: ProjectLocation = NO_PROJECT
-    for_bf16: tuple[str, ...] = ()
-    """Last words of the command that are left out if a processor has no bf16 instructions."""
     without_bf16: tuple[str, ...] = ()
-    """Words that the command then gets instead."""
+    """Arguments that the command gets as its last ones if a processor has no bf16 instructions."""
     options: CallOptions = NO_OPTIONS
     typed: TypedCall = field(default=NOT_TYPED, repr=False)
 
