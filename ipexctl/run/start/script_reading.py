@@ -33,7 +33,6 @@ from ipexctl.projects.modules import (
     parse,
 )
 from ipexctl.projects.named_checkpoints import find_named_checkpoints
-from ipexctl.projects.own_launches import find_spawner
 from ipexctl.projects.script_file import MpiImport, ScriptFile
 from ipexctl.projects.trainer_use import find_resume_call, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
@@ -48,10 +47,6 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 _MAKES_MODULES: Final = re.compile(r"sys\.modules(?:\[[^\]\n]+\]\s*=[^=]|\.(?:update|setdefault)\()|\bmeta_path\b")
 _LOADS_BY_NAME: Final = re.compile(r"""\b(?:import_module|__import__)\((?!\s*['"][^'"]*['"]\s*[,)])""")
 _INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
-_OF_LAUNCHERS: Final = frozenset(
-    "accelerate colossalai composer deepspeed horovod lightning lightning_fabric pytorch_lightning ray torchx".split()  # noqa: SIM905
-)
-"""Packages whose own code starts ranks for others: in their repositories, a script that imports them starts none."""
 
 
 def project_script(name: str, path: Path, layout: ProjectLayout) -> ScriptFile:
@@ -109,15 +104,13 @@ def _with_imports(
     found = {"uses_it": script.uses_trainer, "accelerate": script.uses_accelerate, "makes_modules": False}
     found["by_name"] = _LOADS_BY_NAME.search(script.text or "") is not None
     changing = list[str]()
-    mpi, spawner = script.mpi_import, script.spawner
+    mpi = script.mpi_import
 
     def read_own(name: str, own: ast.Module, text: str) -> None:
-        nonlocal mpi, spawner
+        nonlocal mpi
         # Walks of the tree take longer than searches of the text.
         if mpi is None and any(module in text for module in MPI_MODULES):
             mpi = _mpi_import(own, name, only_certain=True)
-        if _OF_LAUNCHERS.isdisjoint(name.split("/")):
-            spawner = spawner or find_spawner(own, text, name)
         if "transformers" in text:
             found["uses_it"] |= uses_trainer(own)
         found["accelerate"] |= "accelerate" in text and uses_accelerate(own)
@@ -141,7 +134,6 @@ def _with_imports(
         uses_accelerate=found["accelerate"],
         loads_by_name=found["by_name"],
         mpi_import=mpi if mpi is None or mpi.module not in own else None,
-        spawner=spawner,
         layout=layout,
     )
 
@@ -206,7 +198,6 @@ def read_script(name: str, data: bytes) -> tuple[ScriptFile, ast.Module | None]:
         uses_hub=any(module in _HUB_LIBRARIES for node in ast.walk(tree) for module in modules_imported_by(node)),
         mpi_import=_mpi_import(tree, name),
         files=named_files(tree),
-        spawner=find_spawner(tree, text, name),
     )
     return script, tree
 

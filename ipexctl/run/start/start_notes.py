@@ -10,7 +10,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
@@ -29,7 +29,6 @@ from ipexctl.node.common.hub_cache import is_repo_id
 from ipexctl.node.common.placeholders import RUN, used_names
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.own_launches import RAY
 from ipexctl.projects.root import real_path
 from ipexctl.projects.trainer_use import SETTING
 from ipexctl.run.start.script_imports import check_own_modules
@@ -41,22 +40,7 @@ _SHOWN: Final = PathNotes("start-notes")
 _CALLS_KEPT: Final = 30
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
-_FIRST: Final = "4.54"
-"""The first transformers with average_tokens_across_devices=True: `Trainer.compute_loss` multiplies each rank's loss by
-the number of ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss."""
-
 # Refusals
-
-
-def check_resumed_trl(spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for a version of trl that would begin at step 1 and overwrite the checkpoint. Pure."""
-    asked, version = spec.asked, packages.get("trl", "")
-    names_checkpoint = any(word.startswith(RESUMES) for word in asked.argv[1:])
-    if asked.resumed and names_checkpoint and is_of_trl(asked) and version and before(version, RESUMING_TRL):
-        reason = f"trl {version} ignores {RESUMES}: {asked.script} would start over and overwrite the checkpoint"
-        line = "`ipexctl install --with {trl}`" if asked.python is None else "`{python} -m pip install {trl}`"
-        fix = Fix(line, python=asked.python, trl=f"trl>={RESUMING_TRL}")
-        raise StartError.because(reason, fix, exit_code=2)
 
 
 def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None:
@@ -66,7 +50,6 @@ def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None
 
 
 REFUSALS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
-    check_resumed_trl,
     check_modules_of_project,
 )
 """Each raises a StartError for a script that would fail with these packages of the environment."""
@@ -114,10 +97,6 @@ def accelerate_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 
 def _installed(context: Gathered) -> Mapping[str, str]:
     return context.env.packages if context.env.is_installed else {}
-
-
-def _ranks_of_group(plan: Plan) -> int:
-    return plan.world_size if plan.backend != "none" else 1
 
 
 def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
@@ -177,19 +156,101 @@ def batch_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         )
 
 
-def trl_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On what this version of trl does not do. Raises a StartError if it does not know an option of the line."""
-    version = context.env.packages.get("trl", "")
-    if not version or not is_of_trl(plan.asked):
-        return
-    update = Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}")
-    if "--dtype" in plan.command and before(version, DTYPE_TRL):
-        reason = f"trl {version} does not know --dtype: its scripts end with an error"
-        fix = Fix("{update}; or add to the line: --torch_dtype bfloat16", update=update)
-        raise StartError.because(reason, fix, exit_code=2)
-    if plan.asked.checkpoint and before(version, RESUMING_TRL):
-        text = f"trl {version} does not go on from a checkpoint: after a lost host, it starts over"
-        yield Fix("{text}; {update}", text=text, update=update)
+class LibraryRule(NamedTuple):
+    """Versions of a library that give a wrong result or lose a checkpoint, without an error that says so."""
+
+    library: str
+    is_affected: Callable[[str], bool]
+    """Of the installed version, as in `1.14.0`."""
+    applies: Callable[[Gathered, Plan], bool]
+    """True for a run that meets the fault."""
+    text: str
+    """What the library does; `{version}` and `{ranks}` are filled in."""
+    needs: str = ""
+    """The requirement that mends it, as in `trl>=1.14.1`; empty if the text says what to change."""
+    refuses: bool = False
+    """True if the run would overwrite or fail at once, so that it does not start."""
+
+
+def _resumes_trl(context: Gathered, plan: Plan) -> bool:
+    names_checkpoint = any(argument.startswith(RESUMES) for argument in context.asked.argv[1:])
+    return bool(context.asked.resumed) and names_checkpoint and is_of_trl(plan.asked)
+
+
+def _has_group(plan: Plan) -> bool:
+    """True if the ranks train together, not each on its own."""
+    return plan.world_size > 1 and plan.backend != "none"
+
+
+def _resumes_trainer_on_indexed_cpus(context: Gathered, plan: Plan) -> bool:
+    script, accelerate = context.spec.project.script, context.env.packages.get("accelerate", "")
+    is_trainer = script is not None and any(imported.module == "transformers" for imported in script.imports)
+    is_resuming = bool(context.asked.checkpoint or context.asked.resumed)
+    return is_trainer and is_resuming and _has_group(plan) and not before(accelerate, INDEXED_CPU)
+
+
+def _may_multiply_loss(context: Gathered, plan: Plan) -> bool:
+    script = context.spec.project.script
+    is_set = any(SETTING in argument for argument in context.asked.argv)
+    return script is not None and script.uses_trainer and _has_group(plan) and not is_set
+
+
+LIBRARY_RULES: Final = (
+    LibraryRule(
+        "trl",
+        lambda version: before(version, RESUMING_TRL),
+        _resumes_trl,
+        f"trl {{version}} ignores {RESUMES}: it would start over and overwrite the checkpoint",
+        f"trl>={RESUMING_TRL}",
+        refuses=True,
+    ),
+    LibraryRule(
+        "trl",
+        lambda version: before(version, RESUMING_TRL),
+        lambda _, plan: is_of_trl(plan.asked) and bool(plan.asked.checkpoint),
+        "trl {version} does not go on from a checkpoint: after a lost host, it starts over",
+        f"trl>={RESUMING_TRL}",
+    ),
+    LibraryRule(  # ipexctl itself adds --dtype
+        "trl",
+        lambda version: before(version, DTYPE_TRL),
+        lambda _, plan: is_of_trl(plan.asked) and "--dtype" in plan.command,
+        "trl {version} does not know --dtype, which is --torch_dtype there",
+        f"trl>={DTYPE_TRL}",
+        refuses=True,
+    ),
+    LibraryRule(
+        "transformers",
+        lambda version: before(version, RESUMES_ON_CPU),
+        _resumes_trainer_on_indexed_cpus,
+        "the Trainer of transformers {version} cannot resume on several CPU ranks",
+        f"transformers>={RESUMES_ON_CPU}",
+    ),
+    # With average_tokens_across_devices=True, `Trainer.compute_loss` multiplies each rank's loss by the number of ranks. A
+    # model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss.
+    LibraryRule(
+        "transformers",
+        lambda version: not before(version, "4.54"),
+        _may_multiply_loss,
+        "transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's forward "
+        f"takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that",
+    ),
+)
+
+
+def library_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+    """Warn of what `LIBRARY_RULES` know of the installed versions. Raise a StartError for a rule that refuses."""
+    for rule in LIBRARY_RULES:
+        version = context.env.packages.get(rule.library, "")
+        if not version or not rule.is_affected(version) or not rule.applies(context, plan):
+            continue
+        text = rule.text.format(version=version, ranks=plan.world_size)
+        python = context.asked.python
+        line = "`ipexctl install --with {needs}`" if python is None else "`{python} -m pip install {needs}`"
+        fix = Fix(line, python=python, needs=rule.needs) if rule.needs else Fix("")
+        if rule.refuses:
+            raise StartError.because(text, fix, exit_code=2)
+        yield Fix("{text}; {fix}", text=text, fix=fix) if rule.needs else text
 
 
 def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
@@ -218,59 +279,6 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
 
 
-def trainer_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """For several ranks, a version that multiplies, and a call without the setting."""
-    script, ranks, version = context.spec.project.script, _ranks_of_group(plan), _installed(context).get("transformers")
-    if script is None or not script.uses_trainer or ranks < 2 or any(SETTING in word for word in context.asked.argv):
-        return
-    if version and not before(version, _FIRST):
-        yield (
-            f"transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's "
-            f"forward takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that"
-        )
-
-
-def trainer_resume_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On a Trainer that writes checkpoints, and cannot load them."""
-    script, asked, packages = context.spec.project.script, context.asked, _installed(context)
-    if script is None or not (asked.checkpoint or asked.resumed) or _ranks_of_group(plan) < 2:
-        return
-    version, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    is_old = before(version, RESUMES_ON_CPU) and not before(accelerate, INDEXED_CPU)
-    if is_old and any(each.module == "transformers" for each in script.imports):
-        text = f"the Trainer of transformers {version} cannot resume on several CPU ranks; before the start: {{newer}}"
-        yield Fix(text, newer=script.install.with_words("--with", f"transformers>={RESUMES_ON_CPU}"))
-
-
-def spawner_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    script, ranks = context.spec.project.script, plan.world_size
-    spawner = script.spawner if script is not None else None
-    if spawner is None or plan.backend == "none":
-        return
-    place = f"{spawner.file}, line {spawner.line}"
-    if spawner.strategy not in ("", RAY):
-        yield (
-            f"Lightning's {spawner.strategy} ({place}) fails in a rank of this run: strategy='ddp' trains with these "
-            "ranks, of all hosts; to start the script as it is, on one host: --backend none -n 1"
-        )
-    elif spawner.strategy and ranks > 1:
-        driver = f"this script is a driver of Ray ({place}), whose workers train"
-        yield f"{driver}: each of {ranks} ranks would start its own: -n 1"
-    elif ranks > 1:
-        yield f"this script can start its own ranks ({place}); if it does, each of {ranks} ranks would do so: -n 1"
-
-
-def hydra_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    script, words = context.spec.project.script, context.asked.argv[1:]
-    is_set = any(word.lstrip("+").startswith("hydra.run.dir=") for word in words)
-    uses_it = script is not None and any(entry.module == "hydra" for entry in script.imports)
-    if uses_it and not is_set and _ranks_of_group(plan) > 1:
-        yield (
-            "unless its configuration sets hydra.run.dir, each rank makes its own time-stamped outputs/; one for all: "
-            "'hydra.run.dir=${oc.env:IPEXCTL_RUN_DIR}'"
-        )
-
-
 def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
     """On modules at the project's root that Python finds before those of the environment."""
     layout = context.spec.project.layout
@@ -297,11 +305,7 @@ OF_PLAN: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, ac
 OF_SCRIPT: Final[tuple[Note, ...]] = (
     batch_notes,
     missing_notes,
-    trl_notes,
-    trainer_notes,
-    trainer_resume_notes,
-    spawner_notes,
-    hydra_notes,
+    library_notes,
     hiding_notes,
     shell_notes,
 )
@@ -312,7 +316,7 @@ OF_START: Final[tuple[Note, ...]] = (
     restart_notes,
     *OF_SCRIPT,
 )
-"""Not in a dry run, which shows `OF_SCRIPT` alone. `trl_notes` may raise a StartError."""
+"""Not in a dry run, which shows `OF_SCRIPT` alone. `library_notes` may raise a StartError."""
 AFTER_START: Final[tuple[Note, ...]] = (lambda _, plan: plan.notes, logind_notes)
 
 
