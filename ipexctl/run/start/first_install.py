@@ -35,7 +35,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import ignore_event
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import (
     check_imports,
     describe_imports,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.live_runs import CallDetails
 from ipexctl.homes.pending import clear_pending, mark_pending
 from ipexctl.homes.prune_runs import prune_local, read_limits
@@ -27,86 +27,32 @@ from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.node.common.placeholders import fill_run
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
 from ipexctl.remote.caller import identify_caller
-from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.begin import Launch
+from ipexctl.run.start.checks_after_upload import CHECKS_AFTER_UPLOAD
 from ipexctl.run.start.connection_checks import check_connectivity
-from ipexctl.run.start.context import gather, likely_nodes
+from ipexctl.run.start.context import likely_nodes
 from ipexctl.run.start.earlier_runs import find_earlier_files
 from ipexctl.run.start.exclusive import HostLocks, OtherRunBegan, check_alone, lock_hosts, notes_on_hiding
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import check_on_hosts, install_by_run
-from ipexctl.run.start.sent_run import PARTS, SentRun
 from ipexctl.run.start.start_notes import (
     AFTER_START,
     OF_PLAN,
     OF_SCRIPT,
     OF_START,
     REFUSALS,
-    ShownNotes,
     texts_of,
 )
 from ipexctl.run.start.start_project import find_commit
 from ipexctl.run.start.start_request import StartError, StartFailure, check_pool_plan
-from ipexctl.run.start.upload import ProjectUpload
-from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
+from ipexctl.run.start.watcher import PlannedRun, StartedRun
 from ipexctl.run.windows import earlier_memory
 from ipexctl.sync.path_notes import note_secret_files
-
-
-class RunStart:
-    """One call that starts or plans a run, and what it knows of the project and the hosts, each read once."""
-
-    def __init__(self, spec: RunSpec, pool: SessionPool, watcher: StartWatcher) -> None:
-        self.spec, self.pool, self.watcher = spec, pool, watcher
-        self.opened = OpenHosts(spec.hosts, pool, spec.asked.home, spec.asked.iface, spec.timeout)
-        self.notes = ShownNotes(watcher.on_note, spec)
-        self._project: ProjectUpload | None = None
-        self._probed: tuple[HostFacts, ...] = ()
-        self.packages: Mapping[str, str] = {}
-        """What the environment has once the install that a dry run looked up is done."""
-
-    @property
-    def project(self) -> ProjectUpload:
-        if self._project is None:
-            self._project = ProjectUpload(self.spec, self.opened, self.watcher.on_step)
-        return self._project
-
-    def probe(self) -> tuple[HostFacts, ...]:
-        """All answers: an abandoned gather cancels the pool, and so a whole playbook."""
-        self._probed = self._probed or tuple(gather_facts(self.opened))
-        return self._probed
-
-    @contextmanager
-    def named(self, run: str) -> Iterator[None]:
-        """Put an id in place of `{run}`: of the first run that this one resumes, else `run`. Restore the typed spec at
-        the end, because another start has another id."""
-        typed = self.spec
-        self.spec = in_run(typed, (*typed.asked.resumed, run)[0])
-        try:
-            yield
-        finally:
-            self.spec = typed
-
-    def forget_hosts(self) -> None:
-        self._probed = ()
-
-    def forget(self) -> None:
-        """The project and the hosts may have changed."""
-        self._project, self._probed = None, ()
-
-    def gather(self, *, dry_run: bool = False, before_install: bool = False) -> Gathered:
-        found = gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
-        return replace(found, env=replace(found.env, packages={**found.env.packages, **self.packages}))
-
-    def show(self, notes: Iterable[str]) -> None:
-        """Each note once; an empty one is none."""
-        for text in filter(None, notes):
-            self.notes.show(text)
 
 
 class _Undo(ExitStack):
@@ -131,11 +77,11 @@ def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) 
             project.compare(lease=None)
             at_end.callback(project.release)
             context, plan = _plan(start, run, dry_run=True)
-            tree, _ = project.upload(context)
+            project.upload(context)
             if checks_script and context.env.is_installed:
-                start.show(check_on_hosts(context, context.nodes_of(plan), project.content(), start.pool))
+                start.show(check_on_hosts(context, context.spec.nodes_of(plan), project.content(), start.pool))
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
-            plan = in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
+            plan = in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), project.tree, spec)
             return PlannedRun(plan, context)
     except StartError as error:
         return error.failure
@@ -174,22 +120,21 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         project.content(waits=False)  # refused by now: the hosts need no check
         preflight = run_in_background(lambda: _preflight(start, context, plan), "preflight")
         undo.callback(wait, (preflight,))  # its notes come before the answer of the call
-        content = project.content()  # while no host has a file of the run
+        project.content()  # refused here, while no host has a file of the run
         record = new_record(context, plan, pool.connector.options)
         undo.callback(registry.remove, run)
         launch = Launch(record, pool, retention)
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
-        tree, upload_seconds = project.upload(context, preflight)
-        sent = SentRun(spec, in_tree(plan, tree, spec), record.nodes, tree, content, pool, registry)
-        for part in PARTS:
-            found, notes = part(sent)
-            sent = replace(sent, plan=found)
+        upload_seconds = project.upload(context, preflight)
+        plan = in_tree(plan, project.tree, spec)
+        for check in CHECKS_AFTER_UPLOAD:
+            plan, notes = check(start, plan)
             start.show(notes)
-        earlier = run_in_background(lambda: find_earlier_files(sent), "earlier files")
+        earlier = run_in_background(partial(find_earlier_files, start, plan), "earlier files")
         undo.callback(wait, (earlier,))
-        plan = sent.plan._replace(
+        plan = plan._replace(
             commit=find_commit(spec.project.root),
             before_start={"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds},
             by=identify_caller(os.environ),
@@ -242,7 +187,7 @@ def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks:
 
 
 def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
-    nodes = context.nodes_of(plan)
+    nodes = context.spec.nodes_of(plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
     try:
         start.show(check_on_hosts(context, nodes, start.project.content(), start.pool))
@@ -279,14 +224,3 @@ def in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
     """The plan with the ranks' working directory and the modules' directories in the tree that the hosts have."""
     settings = (*plan.settings, *own_paths(plan.project, tree, plan.rundir))
     return plan._replace(cwd=str(PurePosixPath(tree) / spec.project.subdirectory), settings=settings)
-
-
-def in_run(spec: RunSpec, run: str) -> RunSpec:
-    """Return the spec with the id in place of `{run}` in what ranks execute and in --checkpoint. `asked.argv` stays as
-    it was typed, because printed commands repeat it. Behind `--`, each rank replaces all placeholders."""
-    asked, command = spec.asked, spec.project.command
-    if asked.checkpoint is not None:
-        asked = asked._replace(checkpoint=fill_run((asked.checkpoint,), run)[0])
-    if not asked.is_behind_dashes:
-        command = fill_run(command, run)
-    return replace(spec, asked=asked, project=replace(spec.project, command=command))

@@ -43,6 +43,8 @@ class ProjectUpload:
 
     def __init__(self, spec: RunSpec, opened: OpenHosts, on_step: Callable[[str], None]) -> None:
         self._spec, self._opened, self._on_step = spec, opened, on_step
+        self.tree = str(spec.project.root)
+        """Path of the project on the hosts, known once it is uploaded; with --no-sync, the path here."""
         self._lease: str | None = None
         self._query: Future[ProjectSync] | None = None
         self._reading: Future[Project] | None = None
@@ -80,10 +82,10 @@ class ProjectUpload:
 
     def upload(
         self, context: Gathered, preflight: Future[ConnectivityRecord | None] | None = None
-    ) -> tuple[str, float]:
-        """Upload what the hosts lack, if preflight passed. Returns the path of the tree, and seconds."""
+    ) -> float:
+        """Upload what the hosts lack, if preflight passed, and set `tree`. Return the seconds that the upload took."""
         if self._query is None:
-            return str(self._spec.project.root), 0.0
+            return 0.0
         sync = self._query.result()
         if sync.needs_upload and preflight is not None:
             preflight.result()
@@ -98,7 +100,8 @@ class ProjectUpload:
             raise StartError.because(reason, first.fix, hosts, first.exit_code)
         self._tell(report, sync)
         path = report.path or next((host.path for host in report.hosts if host.path), None)
-        return path or f"{context.home}/code/{report.project}", seconds
+        self.tree = path or f"{context.home}/code/{report.project}"
+        return seconds
 
     def _tell(self, report: SyncReport, sync: ProjectSync) -> None:
         known = () if self._spec.repeats_notes or sync.dry_run else _shown_before(sync.project)

@@ -30,7 +30,7 @@ from ipexctl.run.start.first_install import (
     _with_builds,
     _with_install,
 )
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import check_imports, install_by_run
 from ipexctl.run.start.script_reading import project_script
 from ipexctl.run.start.start_notes import copies_notes
