@@ -1,8 +1,12 @@
 """Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
-Slow steps begin early in the background, and the step that needs them waits:
+
+Slow steps begin early in the background, and the step that needs their result waits for them:
+
 project is read ──► hosts are asked for their copies of it ───────────┐
 facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
-Each step that leaves something behind adds its removal to `_Undo`, so a run that does not start leaves nothing.
+
+Each step that leaves something on a host adds its removal to `_Undo`, so a run that does not start leaves nothing where
+the hosts can be reached. A start whose end is unknown, because node0 was lost meanwhile, removes nothing: it may run.
 """
 
 from __future__ import annotations
@@ -41,12 +45,12 @@ from ipexctl.run.start.exclusive import HostLocks, OtherRunBegan, check_alone, l
 from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import check_on_hosts, install_by_run
 from ipexctl.run.start.start_notes import (
-    AFTER_START,
-    OF_PLAN,
-    OF_SCRIPT,
-    OF_START,
-    REFUSALS,
-    texts_of,
+    AFTER_START_NOTES,
+    PLAN_NOTES,
+    DRY_RUN_NOTES,
+    BEFORE_START_NOTES,
+    SCRIPT_CHECKS,
+    collect_notes,
 )
 from ipexctl.run.start.start_project import find_commit
 from ipexctl.run.start.start_request import StartError, StartFailure, check_pool_plan
@@ -56,11 +60,12 @@ from ipexctl.sync.path_notes import note_secret_files
 
 
 class _Undo(ExitStack):
-    """How to remove what the steps leave behind, in reverse order; used unless the run starts."""
+    """Removes what the steps have left behind, in reverse order, unless `pop_all` is called once the run has started."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unreached = set[str]()
+        """Hosts that could not be reached to remove what is there."""
 
     def on_hosts(self, clean: Callable[[], frozenset[str]]) -> None:
         """`clean` returns the hosts that it could not reach."""
@@ -68,8 +73,9 @@ class _Undo(ExitStack):
 
 
 def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) -> PlannedRun | StartFailure:
-    """The steps of `start_run` up to the first that changes something, for --dry-run and export. `checks_script`: look
-    for the script's modules in an environment that exists."""
+    """Plan the run for --dry-run and export: take the steps of `start_run` that change nothing.
+
+    `checks_script`: also look for the modules that the script imports, if the environment exists on the hosts."""
     try:
         with ExitStack() as at_end:
             at_end.enter_context(start.named("{run}"))
@@ -81,14 +87,16 @@ def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) 
             if checks_script and context.env.is_installed:
                 start.show(check_on_hosts(context, context.spec.nodes_of(plan), project.content(), start.pool))
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
-            plan = in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), project.tree, spec)
+            plan = with_tree_paths(plan._replace(notes=tuple(map(spec.options.apply, notes))), project.tree, spec)
             return PlannedRun(plan, context)
     except StartError as error:
         return error.failure
 
 
 def start_run(start: RunStart) -> StartedRun | StartFailure:
-    """Start a run. It is in the registry before its first rank lives; of one that does not start, nothing is left."""
+    """Start a run. The run is in the registry before its first rank lives.
+
+    With --exclusive, a start that was overtaken by another run waits for that run, and begins again."""
     spec, run = start.spec, new_id(start.spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
@@ -108,7 +116,8 @@ def start_run(start: RunStart) -> StartedRun | StartFailure:
 
 
 def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> StartedRun:
-    """Raises a StartError; then nothing of the run is left."""
+    """Start the run on hosts that are free, or that it may share with other runs. Raises a StartError, or
+    OtherRunBegan, if the run does not start."""
     spec, pool, project = start.spec, start.pool, start.project
     registry, undo, retention = RunRegistry(), _Undo(), read_limits(os.environ)
     with mark_pending(registry.directory, run, undo.unreached), undo:
@@ -117,10 +126,10 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         undo.on_hosts(project.release)
         context, plan = _plan(start, run, locks=locks)
 
-        project.content(waits=False)  # refused by now: the hosts need no check
-        preflight = run_in_background(lambda: _preflight(start, context, plan), "preflight")
-        undo.callback(wait, (preflight,))  # its notes come before the answer of the call
-        project.content()  # refused here, while no host has a file of the run
+        project.content(waits=False)  # if the project was already refused, do not bother the hosts with the preflight
+        preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
+        undo.callback(wait, (preflight,))  # or its notes could appear after the call has returned
+        project.content()  # a project that is refused here has put no file of the run on a host yet
         record = new_record(context, plan, pool.connector.options)
         undo.callback(registry.remove, run)
         launch = Launch(record, pool, retention)
@@ -128,7 +137,7 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         undo.on_hosts(launch.abandon)
 
         upload_seconds = project.upload(context, preflight)
-        plan = in_tree(plan, project.tree, spec)
+        plan = with_tree_paths(plan, project.tree, spec)
         for check in CHECKS_AFTER_UPLOAD:
             plan, notes = check(start, plan)
             start.show(notes)
@@ -156,12 +165,13 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    start.show(texts_of(AFTER_START, context, plan))
+    start.show(collect_notes(AFTER_START_NOTES, context, plan))
     return StartedRun(record, launch)
 
 
 def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run: bool = False) -> tuple[Gathered, Plan]:
-    """Raises a StartError, and a UserError for ranks to show that do not exist."""
+    """Gather what the plan needs, and make it. Raises a StartError, and a UserError if the call names ranks to show that
+    the plan does not have."""
     spec, context = start.spec, start.gather(dry_run=dry_run)
     if dry_run:
         start.project.content()  # named before any note
@@ -171,11 +181,12 @@ def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run:
     if locks is not None:
         check_alone(plan.other_runs, locks)
     start.watcher.on_planned(plan)
-    start.show(texts_of(OF_SCRIPT if dry_run else OF_START, context, plan))
+    start.show(collect_notes(DRY_RUN_NOTES if dry_run else BEFORE_START_NOTES, context, plan))
     return context, plan
 
 
 def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks:
+    """Lock the hosts that will probably get ranks, waiting for other runs as --wait says; release them at the end."""
     spec = start.spec
     call = CallDetails(identify_caller(os.environ), spec.asked.script, spec.asked.tag or "")
     locks = lock_hosts(likely_nodes(spec), run, spec.asked.wait, start.pool, start.watcher.on_step, call)
@@ -187,6 +198,8 @@ def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks:
 
 
 def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
+    """Check the connections between the nodes and the script's imports at the same time. Return the record of the
+    connections. If both checks fail, raise the failure of the connections."""
     nodes = context.spec.nodes_of(plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
     try:
@@ -198,14 +211,15 @@ def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRe
 
 
 def make_plan(context: Gathered, run: str) -> Plan:
-    """The plan of a run; its working directory follows when the hosts' tree is known. Raises a StartError."""
+    """Return the plan of a run, without a working directory: `with_tree_paths` adds it once the hosts have the project.
+    Raises a StartError if the run must not or cannot start."""
     spec = context.spec
-    for refuse in REFUSALS:
+    for refuse in SCRIPT_CHECKS:
         refuse(spec, context.env.packages)
     plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
         raise StartError(plan)
-    plan = plan._replace(notes=tuple(texts_of(OF_PLAN, context, plan)))
+    plan = plan._replace(notes=tuple(collect_notes(PLAN_NOTES, context, plan)))
     if plan.env:
         requirements = spec.project.requirements
         own = sorted({*requirements.names} - {pin.partition("==")[0] for pin in requirements.pins})
@@ -220,7 +234,8 @@ def make_plan(context: Gathered, run: str) -> Plan:
     return plan
 
 
-def in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
-    """The plan with the ranks' working directory and the modules' directories in the tree that the hosts have."""
+def with_tree_paths(plan: Plan, tree: str, spec: RunSpec) -> Plan:
+    """Return the plan with the ranks' working directory, and with the directories of the project's own modules in
+    `tree`, the project's path on the hosts."""
     settings = (*plan.settings, *own_paths(plan.project, tree, plan.rundir))
     return plan._replace(cwd=str(PurePosixPath(tree) / spec.project.subdirectory), settings=settings)

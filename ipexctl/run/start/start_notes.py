@@ -1,5 +1,10 @@
-"""The refusals and notes of a start, each a part of one shape. `pipeline.py` shows the notes of `NOTES`, in order;
-`make_plan` there refuses what one of `REFUSALS` does.
+"""What a user should know before a run starts: checks that refuse the run, and notes that do not.
+
+- `SCRIPT_CHECKS` refuse a script that cannot work with the packages of the environment; `pipeline.make_plan` calls them.
+- `PLAN_NOTES` become part of the plan, which `plan.json` and its readers keep.
+- `DRY_RUN_NOTES` and `BEFORE_START_NOTES` are shown by the call alone, `AFTER_START_NOTES` once the ranks live.
+
+A note may be wrong about a script; a check may not.
 """
 
 from __future__ import annotations
@@ -36,20 +41,22 @@ from ipexctl.run.start.start_request import StartError
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.text import format_count
 
-_SHOWN: Final = PathNotes("start-notes")
-_CALLS_KEPT: Final = 30
-_NEAR_END: Final = 3600
-"""Seconds before the end of a job from which a note names it."""
+_SHOWN_NOTES: Final = PathNotes("start-notes")
+"""For each project, digests of the notes that its last calls have shown."""
+_MOST_CALLS_REMEMBERED: Final = 30
+_SOON: Final = 3600
+"""A job that ends within so many seconds is worth a note."""
 # Refusals
 
 
 def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for modules that the project should have. Pure, but for the search of the project."""
+    """Refuse a script that imports modules of the project's own packages that no file contains. Reads the project's
+    directory."""
     if spec.project.script is not None:
         check_own_modules(spec.project.script, frozenset(map(normalize, packages)))
 
 
-REFUSALS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
+SCRIPT_CHECKS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
     check_modules_of_project,
 )
 """Each raises a StartError for a script that would fail with these packages of the environment."""
@@ -58,8 +65,10 @@ REFUSALS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
 
 
 def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
-    """Raise a StartError if several ranks would run what is not known to be one rank's program, unless the call says
-    how many run it: by -n or --ppn; a shell's commands also by --. Returns a note, or nothing."""
+    """Refuse to start several copies of a command that may start the ranks itself: a shell script, or a launcher.
+
+    A call with -n or --ppn says how many ranks are wanted, so it is never refused. A shell's commands behind `--` get a
+    note instead. Raises a StartError."""
     spec, asked = context.spec, context.asked
     is_counted = asked.n is not None or asked.ppn is not None
     if is_counted or plan.world_size < 2 or (asked.is_behind_dashes and used_names(asked.argv) - {RUN}):
@@ -82,7 +91,7 @@ def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
 
 
 def accelerate_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
-    """On fields of an accelerate config that set no variable."""
+    """Warn of fields of an accelerate config that ipexctl does not follow."""
     config = context.spec.accelerate
     if config is None:
         return ()
@@ -100,9 +109,9 @@ def _installed(context: Gathered) -> Mapping[str, str]:
 
 
 def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
-    """In a job: that it ends soon, or with the call. Outside: that a scheduler manages the hosts."""
+    """Warn that the job ends soon, or with this call; outside of a job, that a scheduler manages the hosts."""
     seconds, job = context.job_seconds, context.transport.job_title(context.job)
-    if seconds is not None and seconds < _NEAR_END:
+    if seconds is not None and seconds < _SOON:
         time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
         return (f"{job} ends in {time_left}, and the run with it",)
     if context.job and not context.asked.is_followed:
@@ -121,6 +130,7 @@ def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 
 
 def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
+    """Warn that logind on node0 ends the run when its account logs out there for the last time."""
     name = context.hosts[0].name
     logind = context.facts[name].logind
     if logind is None or not logind.kill_user_processes or logind.linger:
@@ -130,6 +140,7 @@ def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 
 
 def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+    """Warn that a checkpoint which rank 0 writes is only on its host, where ranks are restarted without --checkpoint."""
     asked = context.asked
     # With --keep-going, copies are started again where they were.
     if not asked.max_restarts or asked.keep_going or asked.checkpoint:
@@ -145,7 +156,8 @@ def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
 
 
 def batch_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On a resumed run with fewer ranks than the first one, whose global batch only the script can keep."""
+    """Warn that a resumed run with fewer ranks than the first one has a smaller global batch, unless the script reads
+    $IPEXCTL_FIRST_WORLD_SIZE."""
     script = context.spec.project.script
     keeps = script is not None and "IPEXCTL_FIRST_WORLD_SIZE" in (script.text or "")
     if context.asked.resumed and plan.world_size < plan.first_world_size and not keeps:
@@ -254,7 +266,7 @@ def library_notes(context: Gathered, plan: Plan) -> Iterator[str]:
 
 
 def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On a model or data set of the line that hosts lack and can't load from the hub."""
+    """Warn of a model or data set of the command line that hosts lack and cannot load from the hub."""
     hub = {host.name: context.hub[host.name] for host in plan.hosts if host.name in context.hub}
     for option, what, prefix in ((MODEL, "model", "hf:"), (DATA, "data set", "hf-dataset:")):
         name = context.options.get(option, "")
@@ -280,7 +292,7 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
 
 
 def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
-    """On modules at the project's root that Python finds before those of the environment."""
+    """Warn of files at the project's root that hide an installed package of the same name."""
     layout = context.spec.project.layout
     for package in _installed(context):
         module = package.replace("-", "_")
@@ -290,7 +302,7 @@ def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
 
 
 def shell_notes(_: Gathered, plan: Plan) -> Iterator[str]:
-    """On an OMP_NUM_THREADS of the user's shell that the plan replaces by a number of its own."""
+    """Warn that the plan does not take the OMP_NUM_THREADS of the user's shell."""
     name = "OMP_NUM_THREADS"
     own = os.environ.get(name, "")
     if not own.isdecimal() or plan.asked.omp or name in {each.name for each in plan.asked.exports}:
@@ -300,27 +312,28 @@ def shell_notes(_: Gathered, plan: Plan) -> Iterator[str]:
 
 
 Note = Callable[[Gathered, Plan], Iterable[str]]
-OF_PLAN: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, accelerate_notes)
+PLAN_NOTES: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, accelerate_notes)
 """In `Plan.notes`. `copies_notes` also raises a StartError."""
-OF_SCRIPT: Final[tuple[Note, ...]] = (
+DRY_RUN_NOTES: Final[tuple[Note, ...]] = (
     batch_notes,
     missing_notes,
     library_notes,
     hiding_notes,
     shell_notes,
 )
-OF_START: Final[tuple[Note, ...]] = (
+BEFORE_START_NOTES: Final[tuple[Note, ...]] = (
     lambda context, plan: () if context.asked.is_exclusive else notes_on(plan.other_runs, time.time()),
     lambda context, _: context.notes,
     job_notes,
     restart_notes,
-    *OF_SCRIPT,
+    *DRY_RUN_NOTES,
 )
-"""Not in a dry run, which shows `OF_SCRIPT` alone. `library_notes` may raise a StartError."""
-AFTER_START: Final[tuple[Note, ...]] = (lambda _, plan: plan.notes, logind_notes)
+"""Not in a dry run, which shows `DRY_RUN_NOTES` alone. `library_notes` may raise a StartError."""
+AFTER_START_NOTES: Final[tuple[Note, ...]] = (lambda _, plan: plan.notes, logind_notes)
 
 
-def texts_of(notes: Sequence[Note], context: Gathered, plan: Plan) -> Iterator[str]:
+def collect_notes(notes: Sequence[Note], context: Gathered, plan: Plan) -> Iterator[str]:
+    """Yield the texts of all notes, in their order."""
     return (text for note in notes for text in note(context, plan))
 
 
@@ -332,32 +345,38 @@ def _digest(text: str) -> str:
 
 
 class ShownNotes:
-    """The notes that a start shows: each once, and not again at the next start of this script with these arguments."""
+    """Shows each note of a start once, and not again at the next start of this script with the same arguments."""
 
     def __init__(self, on_note: Callable[[str], None], spec: RunSpec) -> None:
         self._on_note, self._spec = on_note, spec
-        self._noted = set[str]()
-        self._before = frozenset[str]()
+        self._digests = set[str]()
+        """Digests of the notes of this call, shown or known."""
+        self._shown_before = frozenset[str]()
+        """Digests of the notes that the last start with these arguments has shown."""
 
     def show(self, text: str) -> None:
-        """Commands in it get the options of the call."""
+        """Show a note that this call and the last one have not shown. Its commands get the options of the call."""
         text = self._spec.options.apply(text)
-        if text not in self._noted:
-            self._noted.add(text)
-            if _digest(text) not in self._before:
+        digest = _digest(text)
+        if digest not in self._digests:
+            self._digests.add(digest)
+            if digest not in self._shown_before:
                 self._on_note(text)
 
     def remember(self) -> Callable[[], None]:
-        """Show no note that the last start has shown. Returns what keeps this call's notes: one that is gone and comes
-        back is new."""
-        asked, place = self._spec.asked, str(self._spec.project.root)
-        call = _digest(repr((asked.argv, asked.exports)))
-        known = {name: frozenset(words) for name, *words in map(str.split, _SHOWN.text_of(place).splitlines())}
-        self._before = known.pop(call, frozenset())
+        """Skip the notes that the last start with these arguments has shown. Return a function that records the notes of
+        this call; a note that is gone at one start is new when it comes back."""
+        asked, root = self._spec.asked, str(self._spec.project.root)
+        this_call = _digest(repr((asked.argv, asked.exports)))
+        lines = map(str.split, _SHOWN_NOTES.text_of(root).splitlines())
+        digests_of_calls = {call: frozenset(digests) for call, *digests in lines}
+        self._shown_before = digests_of_calls.pop(this_call, frozenset())
 
-        def keep() -> None:
-            kept = {**dict(list(known.items())[-_CALLS_KEPT:]), call: frozenset(map(_digest, self._noted))}
-            if kept[call] != self._before:
-                _SHOWN.add([place], "\n".join(" ".join((name, *sorted(words))) for name, words in kept.items()))
+        def record() -> None:
+            if self._digests == self._shown_before:
+                return
+            newest_calls = dict(list(digests_of_calls.items())[-_MOST_CALLS_REMEMBERED:])
+            kept = {**newest_calls, this_call: self._digests}
+            _SHOWN_NOTES.add([root], "\n".join(" ".join((call, *sorted(digests))) for call, digests in kept.items()))
 
-        return keep
+        return record

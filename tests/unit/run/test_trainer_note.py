@@ -13,7 +13,7 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_reading import read_script
-from ipexctl.run.start.start_notes import OF_SCRIPT, library_notes, texts_of
+from ipexctl.run.start.start_notes import DRY_RUN_NOTES, library_notes, collect_notes
 from message_data import missing
 from plan_helpers import spec_of
 
@@ -66,7 +66,7 @@ def test_run_prints_one_note_for_an_environment_and_for_a_planned_one(*, is_inst
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     spec = spec_of(project=project)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked, hub={}, options={})
-    assert len(list(texts_of(OF_SCRIPT, context, plan))) == count
+    assert len(list(collect_notes(DRY_RUN_NOTES, context, plan))) == count
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_a_trainer_that_cannot_resume_is_told_before_the_first_start(
     ]
     spec = spec_of(project=ProjectLocation(Path("/p"), ".", ("train.py",), script), **options)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked, hub={}, options={})
-    notes = texts_of(OF_SCRIPT, context, plan)  # type: ignore[arg-type]
+    notes = collect_notes(DRY_RUN_NOTES, context, plan)  # type: ignore[arg-type]
     said = "transformers 5.17.0 cannot resume --with 'transformers>=5.18'"
     assert [missing(note, said) for note in notes] == ([[]] if is_told else [])

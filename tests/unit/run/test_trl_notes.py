@@ -11,7 +11,7 @@ from launch_helpers import STOCK, cpu, machine, plan, request
 
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.hub.hub_check import FoundHub
-from ipexctl.run.start.start_notes import OF_SCRIPT, library_notes, missing_notes, texts_of
+from ipexctl.run.start.start_notes import DRY_RUN_NOTES, library_notes, missing_notes, collect_notes
 from ipexctl.run.start.start_request import StartError
 from message_data import missing
 
@@ -119,7 +119,7 @@ def test_a_trl_that_would_fail_or_overwrite_is_refused(
 
 def test_a_trl_that_starts_over_is_told_where_a_checkpoint_is_to_be_resumed() -> None:
     def told(version: str, **options: Any) -> list[str]:
-        return [note for note in texts_of(OF_SCRIPT, *planned(version, **options)) if "checkpoint" in note]
+        return [note for note in collect_notes(DRY_RUN_NOTES, *planned(version, **options)) if "checkpoint" in note]
 
     (note,) = told("1.13.0", checkpoint="out")
     assert missing(note, "trl 1.13.0 starts over ipexctl install --with 'trl>=1.14.1'") == []
