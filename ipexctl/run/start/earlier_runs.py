@@ -19,7 +19,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session
 from ipexctl.run.start.apart_checkpoints import places_in
 from ipexctl.run.start.run_start import RunStart
-from ipexctl.run.start.start_request import StartError, StartFailure, answers_of, first_of_stores
+from ipexctl.run.start.start_request import StartError, StartFailure, ask_all, first_of_stores
 from ipexctl.text import format_count
 
 
@@ -49,7 +49,7 @@ def find_earlier_files(start: RunStart, plan: Plan) -> Sequence[Fix]:
         reply = call(session, "files.checkpoint", "look", request, label=label, silence=PATIENCE)
         return tuple(entry.decode(EarlierFiles) for entry in reply.records("earlier"))
 
-    found = answers_of(first_of_stores(start.spec.nodes_of(plan), plan), start.pool, ask)
+    found = ask_all(first_of_stores(start.spec.nodes_of(plan), plan), start.pool, ask)
     for host, earlier in found.items():
         for entry in earlier:
             if entry.is_alive and entry.path == checkpoint:

@@ -34,7 +34,7 @@ from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.start_request import StartError, answers_of
+from ipexctl.run.start.start_request import StartError, ask_all
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
@@ -173,7 +173,7 @@ def check_paths(
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))
 
-    found = answers_of(hosts, pool, check)
+    found = ask_all(hosts, pool, check)
     if local_data is None:
         local_data = {path: LocalPath(path, path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
     checked = evaluate_paths(found, asked.python, hosts, local_data, local_arguments)

@@ -43,7 +43,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.start_request import StartError, StartFailure, answers_of
+from ipexctl.run.start.start_request import StartError, StartFailure, ask_all
 from ipexctl.stack.catalog import project_of
 from ipexctl.stack.lock.wheel_indexes import TORCH_CPU
 from ipexctl.sync.project import Project
@@ -197,7 +197,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
         reply = call_line(session, command, source, None, silence=PATIENCE)
         return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
 
-    answers = answers_of(hosts, pool, check)
+    answers = ask_all(hosts, pool, check)
     for _, fault in answers.values():
         if fault is not None:
             raise_syntax_error(script, fault)
@@ -208,7 +208,7 @@ def check_tool(hosts: Sequence[Host], python: str, asked: Asked, pool: SessionPo
     """Refuse a command that is not in the environment's bin directory. Takes one round trip to each host."""
     path = posixpath.join(posixpath.dirname(python), asked.script)
     command = Command.argv("test", "-x", path)._replace(label="check the command")
-    codes = answers_of(hosts, pool, lambda _, session: capture(session, command, silence=PATIENCE).ended.code)
+    codes = ask_all(hosts, pool, lambda _, session: capture(session, command, silence=PATIENCE).ended.code)
     if lacking := [name for name, code in codes.items() if code]:
         raise StartError.because(
             f"{quote(asked.script)}: there is no such script here, and no such command in the environment of "
