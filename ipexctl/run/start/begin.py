@@ -334,8 +334,8 @@ def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset[str]:
-    """Run an sh script on the hosts, even if the call was cancelled. Return the hosts that could not be reached, or whose
-    session failed; the script's exit status is not looked at."""
+    """Run an sh script on the hosts, even if the call was cancelled. Return the hosts that could not be reached, or
+    whose session failed; the script's exit status is not looked at."""
 
     def run(host: Host) -> None:
         if pool.session(host).is_stuck:

@@ -2,8 +2,8 @@
 
 - A lock (`facts/probe/host_lock.sh`) is a process on the host. Every account sees it, and it ends with its call's
   connection.
-- All calls take the locks of their hosts in the order of the machines, and stop at the first that another call holds. So
-  of two calls with common hosts exactly one starts.
+- All calls take the locks of their hosts in the order of the machines, and stop at the first that another call holds.
+  So of two calls with common hosts exactly one starts.
 - A run without these options may begin in spite of the locks. A waiting call keeps its locks until that run has ended.
 - Any process can hold a lock. One that is no start of ipexctl is named, and after PASS_AFTER seconds the first call in
   the queue starts in spite of it, visible to all calls.
@@ -90,8 +90,8 @@ class HostLocks:
         """True if the hosts were not free at first: what was known of them before is old."""
 
     def wait_until_free(self) -> None:
-        """Take the locks, and wait until no run is on the hosts. Raises a StartError if that takes too long; this call then
-        holds no lock.
+        """Take the locks, and wait until no run is on the hosts. Raises a StartError if that takes too long; this call
+        then holds no lock.
 
         It is called again if a run without --exclusive has begun meanwhile: the locks are kept, and the wait ends when
         it would have ended.
@@ -221,8 +221,8 @@ class HostLocks:
         return False
 
     def leave(self, rundir: str) -> None:
-        """Release the locks once the run has started: each host stays locked until the run's programs are seen there, or
-        have ended."""
+        """Release the locks once the run has started: each host stays locked until the run's programs are seen there,
+        or have ended."""
         for process in self._processes:
             process.send(os.fsencode(rundir) + b"\n")
         self.release()
@@ -259,8 +259,8 @@ def notes_on_hiding(hosts: Collection[str]) -> Iterator[str]:
 def inspect_hosts(
     hosts: Sequence[Host], pool: SessionPool, *, with_programs: bool = False, timeout: float | None = None
 ) -> Iterator[Outcome[Host, HostSnapshot]]:
-    """Yield each host's runs, locks and waiting calls, as its processes show them. `with_programs`: also the programs of
-    the runs. `timeout`: seconds for one host; None for no limit but the wait for a silent one."""
+    """Yield each host's runs, locks and waiting calls, as its processes show them. `with_programs`: also the programs
+    of the runs. `timeout`: seconds for one host; None for no limit but the wait for a silent one."""
     command = live_runs_command(with_programs=with_programs)
     return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout))
 

@@ -60,7 +60,8 @@ from ipexctl.sync.path_notes import note_secret_files
 
 
 class _Undo(ExitStack):
-    """Removes what the steps have left behind, in reverse order, unless `pop_all` is called once the run has started."""
+    """Removes what the steps have left behind, in reverse order, unless `pop_all` is called once the run has
+    started."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,8 +171,8 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
 
 
 def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run: bool = False) -> tuple[Gathered, Plan]:
-    """Gather what the plan needs, and make it. Raises a StartError, and a UserError if the call names ranks to show that
-    the plan does not have."""
+    """Gather what the plan needs, and make it. Raises a StartError, and a UserError if the call names ranks to show
+    that the plan does not have."""
     spec, context = start.spec, start.gather(dry_run=dry_run)
     if dry_run:
         start.project.content()  # named before any note

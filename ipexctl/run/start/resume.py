@@ -65,7 +65,8 @@ def on_hosts_left(
 ) -> RunSpec:
     """Return the spec for the hosts that answer. `typed`: options of this call, besides those of the run.
 
-    Raises a CallError if too few hosts answer, if the run is alive, or if it has finished and no argument has changed."""
+    Raises a CallError if too few hosts answer, if the run is alive, or if it has finished and no argument has
+    changed."""
     outcomes = inspect_hosts(hosts_to_inspect(spec, record), pool)
     snapshots = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
     status = read_newest_status(RunRegistry().directory / record.id)

@@ -1,6 +1,7 @@
 """What a user should know before a run starts: checks that refuse the run, and notes that do not.
 
-- `SCRIPT_CHECKS` refuse a script that cannot work with the packages of the environment; `pipeline.make_plan` calls them.
+- `SCRIPT_CHECKS` refuse a script that cannot work with the packages of the environment; `pipeline.make_plan` calls
+  them.
 - `PLAN_NOTES` become part of the plan, which `plan.json` and its readers keep.
 - `DRY_RUN_NOTES` and `BEFORE_START_NOTES` are shown by the call alone, `AFTER_START_NOTES` once the ranks live.
 
@@ -140,7 +141,8 @@ def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 
 
 def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """Warn that a checkpoint which rank 0 writes is only on its host, where ranks are restarted without --checkpoint."""
+    """Warn that a checkpoint which rank 0 writes is only on its host, where ranks are restarted without
+    --checkpoint."""
     asked = context.asked
     # With --keep-going, copies are started again where they were.
     if not asked.max_restarts or asked.keep_going or asked.checkpoint:
@@ -364,8 +366,8 @@ class ShownNotes:
                 self._on_note(text)
 
     def remember(self) -> Callable[[], None]:
-        """Skip the notes that the last start with these arguments has shown. Return a function that records the notes of
-        this call; a note that is gone at one start is new when it comes back."""
+        """Skip the notes that the last start with these arguments has shown. Return a function that records the notes
+        of this call; a note that is gone at one start is new when it comes back."""
         asked, root = self._spec.asked, str(self._spec.project.root)
         this_call = _digest(repr((asked.argv, asked.exports)))
         lines = map(str.split, _SHOWN_NOTES.text_of(root).splitlines())

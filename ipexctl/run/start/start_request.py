@@ -212,7 +212,8 @@ _SHOWN_BY_PLAN: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREAD
 def read_exports(
     arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]
 ) -> tuple[tuple[Export, ...], dict[str, str]]:
-    """Return the variables of `-x KEY=VALUE`, `-x KEY` and --env-file; and the values of the secrets among them, by name.
+    """Return the variables of `-x KEY=VALUE`, `-x KEY` and --env-file; and the values of the secrets among them, by
+    name.
 
     The value of `-x KEY` is taken from `environ`. It is a secret, as are the lines of --env-file: their `Export` has no
     value. The same name later replaces an earlier one. Raises a UserError for a bad name or file."""
@@ -243,8 +244,8 @@ def read_exports(
 
 
 def _read_env_file(path: Path) -> dict[str, str]:
-    """Return the variables of a file of `NAME=VALUE` lines, read as docker does: nothing is expanded, and quotes around a
-    whole value are removed. Raises a UserError if the file cannot be read, a FileError for a bad line."""
+    """Return the variables of a file of `NAME=VALUE` lines, read as docker does: nothing is expanded, and quotes around
+    a whole value are removed. Raises a UserError if the file cannot be read, a FileError for a bad line."""
     try:
         text = decode_text(read_typed(expand_tilde(path), VARIABLES))
     except (OSError, UnicodeDecodeError) as error:
