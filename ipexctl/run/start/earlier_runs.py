@@ -1,5 +1,7 @@
-"""Warns that a fresh run may overwrite what earlier runs left in a directory that its command line names. One round
-trip, beside the checks of the hosts.
+"""Warns that a fresh run may overwrite what earlier runs left in a directory that its command line names.
+
+Each home is asked once, while the run starts. Whose a file is comes from the records of the runs' files. A host keeps a
+copy of an unfinished run's newest checkpoint before it answers, so that this run can still be resumed.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def find_earlier_files(start: RunStart, plan: Plan) -> Sequence[Fix]:
 
 
 def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
-    """Pure."""
+    """Return why a run may not have the `--checkpoint` of a run that lives. Pure."""
     return StartFailure(
         f"run {entry.run} goes on, and writes its checkpoints to {entry.path}, too",
         Fix(
@@ -71,7 +73,8 @@ def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
 
 
 def describe_earlier(this: str, found: Mapping[str, Sequence[EarlierFiles]]) -> list[Fix]:
-    """One note for each run and directory. Pure."""
+    """Return a note for each earlier run and directory. `this`: id of the new run. `found`: host → what it has.
+    Pure."""
     of_hosts: dict[tuple[str, str], dict[str, EarlierFiles]] = {}
     for host, earlier in found.items():
         for entry in earlier:
