@@ -21,7 +21,7 @@ from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start import first_install
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.start_request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
 from ipexctl.stack.install_context import InstallReport, InstallRequest

@@ -33,7 +33,7 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import CommandEnd, Session
 from ipexctl.run.start import pipeline
 from ipexctl.run.start.begin import Launch, hosts_with_job_files, in_rank_files
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
 from plan_helpers import changed, small_plan, spec_of

@@ -64,12 +64,12 @@ def _tune(given: Given) -> str | None:
 
 def _run(given: Given) -> str | None:
     """Also what `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
-    from ipexctl.run.start.start_request import check_request, with_given
+    from ipexctl.run.start.start_request import check_request, set_options
 
     if "cmd" in given and "argv" in given:
         return "'cmd' already has the command"
     try:
-        check_request(with_given(Asked(argv=("",)), given))
+        check_request(set_options(Asked(argv=("",)), given))
     except UserError as error:
         return str(error.message + " (" + error.fix + ")") if error.fix else error.message
     return None

@@ -34,7 +34,7 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
 from ipexctl.run.follow_run import Follower, RunUpdate
 from ipexctl.run.start.start_project import locate_project
-from ipexctl.run.start.start_request import StartFailure, check_request, with_given
+from ipexctl.run.start.start_request import StartFailure, check_request, set_options
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.text import format_count
 
@@ -89,7 +89,7 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     exports = tuple(Export(name, "environment", None) for name in call.environment)
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    asked = with_given(Asked(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
+    asked = set_options(Asked(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
     asked = asked._replace(is_followed=not args["detach"], is_behind_dashes=kind == "command")
     asked = read_program(argv).put_into(asked) if kind == "command" else asked
     return RunSpec(asked, secrets=call.environment, timeout=call.timeout)
