@@ -10,8 +10,50 @@ from selection import base_of_submission, git_lines
 
 LONGEST = 72
 NO_VERBS = frozenset(
-    "A All An And Any Both By Each Every For From If In It Its More No Not Now On One Only Or Other Our Some Such That The "
-    "There These This Those To Two We What When Where Which Who With".split()
+    [
+        "A",
+        "All",
+        "An",
+        "And",
+        "Any",
+        "Both",
+        "By",
+        "Each",
+        "Every",
+        "For",
+        "From",
+        "If",
+        "In",
+        "It",
+        "Its",
+        "More",
+        "No",
+        "Not",
+        "Now",
+        "On",
+        "One",
+        "Only",
+        "Or",
+        "Other",
+        "Our",
+        "Some",
+        "Such",
+        "That",
+        "The",
+        "There",
+        "These",
+        "This",
+        "Those",
+        "To",
+        "Two",
+        "We",
+        "What",
+        "When",
+        "Where",
+        "Which",
+        "Who",
+        "With",
+    ]
 )
 VERB = re.compile(r"[A-Z][a-z]+(?<!ing)(?<!ed)(?<!ly)(?<![^s]s)")
 """A word that may be an imperative: no name in capitals ("README"), third person ("Tests") or participle."""

@@ -442,5 +442,5 @@ def test_ranks_that_a_script_starts_itself_are_told_once_by_rank_0(
     variables = {name: value for name, value in (("WORLD_SIZE", world_size), ("RANK", rank)) if value}
     ran = shim.run(PYTHONS[0], code, PYTHONPATH=f"{shim.place}:{tmp_path}", **variables)
     assert ran.stdout == "3 4\n"
-    said = re.findall(r"ipexctl: each of 2 ranks starts processes of its own .*spawn.*ipexctl run -n 1", ran.stderr)
+    said = re.findall(r"ipexctl: each of 2 ranks starts processes of its own .*spawn.*-n 1", ran.stderr)
     assert len(said) == is_told

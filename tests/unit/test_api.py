@@ -111,9 +111,11 @@ class Hosts:
         monkeypatch.setattr(first_install, "is_everywhere", lambda *_: is_there)
         monkeypatch.setattr(first_install, "find_unchanged", lambda *_: None)
         monkeypatch.setattr(first_install, "install", self._install)
-        monkeypatch.setattr("ipexctl.run.start.pipeline.gather_facts", self._gather)
-        monkeypatch.setattr("ipexctl.run.start.pipeline.ProjectUpload", lambda *_: Mock())
-        monkeypatch.setattr("ipexctl.run.start.pipeline.gather", lambda _, __, probe, **___: (probe(), self.context)[1])
+        monkeypatch.setattr("ipexctl.run.start.run_start.gather_facts", self._gather)
+        monkeypatch.setattr("ipexctl.run.start.run_start.ProjectUpload", lambda *_: Mock())
+        monkeypatch.setattr(
+            "ipexctl.run.start.run_start.gather", lambda _, __, probe, **___: (probe(), self.context)[1]
+        )
         self.context: Gathered = Gathered(SPEC, {}, {}, "", RankEnv("", name="default", is_installed=False))
         monkeypatch.setattr(first_install, "ranks_on", lambda *_: None)
 

@@ -33,8 +33,8 @@ SLOW_STEPS: Final = 2
 SLOW_ROUNDS: Final = {("lora", 1): 2}
 """Kind and ranks → rounds of these; one of the others."""
 ROUNDS_NOTE: Final = (
-    "Median, least and greatest; lower is better. Two ranks: three rounds. A LoRA by torchrun in bf16 and fp16: two rounds "
-    "with one rank, one with two."
+    "Median, least and greatest; lower is better. Two ranks: three rounds. A LoRA by torchrun in bf16 and fp16: two "
+    "rounds with one rank, one with two."
 )
 MOST_ROUNDS: Final = {("lora", 2): 3, ("cnn", 2): 3, ("lora-1b", 1): 2}
 """Kind and ranks → rounds, if these are fewer than those of the part."""

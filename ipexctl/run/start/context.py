@@ -11,7 +11,7 @@ import glob
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
@@ -27,7 +27,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
 from ipexctl.node.hub.model_size import find_model, find_tensors

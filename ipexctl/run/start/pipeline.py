@@ -46,9 +46,9 @@ from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import check_on_hosts, install_by_run
 from ipexctl.run.start.start_notes import (
     AFTER_START_NOTES,
-    PLAN_NOTES,
-    DRY_RUN_NOTES,
     BEFORE_START_NOTES,
+    DRY_RUN_NOTES,
+    PLAN_NOTES,
     SCRIPT_CHECKS,
     collect_notes,
 )

@@ -51,6 +51,10 @@ _CREATES_MODULES: Final = re.compile(r"sys\.modules(?:\[[^\]\n]+\]\s*=[^=]|\.(?:
 _LOADS_BY_NAME: Final = re.compile(r"""\b(?:import_module|__import__)\((?!\s*['"][^'"]*['"]\s*[,)])""")
 """An import of a module whose name is not a literal."""
 _PIP_INSTALL: Final = re.compile(r"(python3? -m )?pip3? install")
+_HUB_LIBRARIES: Final = frozenset(
+    {"datasets", "diffusers", "evaluate", "huggingface_hub", "peft", "sentence_transformers", "transformers", "trl"}
+)
+"""Libraries that load models or data from the Hugging Face hub."""
 
 
 def project_script(name: str, path: Path, layout: ProjectLayout) -> ScriptFile:

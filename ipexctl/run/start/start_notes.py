@@ -57,9 +57,7 @@ def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None
         check_own_modules(spec.project.script, frozenset(map(normalize, packages)))
 
 
-SCRIPT_CHECKS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
-    check_modules_of_project,
-)
+SCRIPT_CHECKS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (check_modules_of_project,)
 """Each raises a StartError for a script that would fail with these packages of the environment."""
 
 # Notes that are in the plan
@@ -240,8 +238,8 @@ LIBRARY_RULES: Final = (
         "the Trainer of transformers {version} cannot resume on several CPU ranks",
         f"transformers>={RESUMES_ON_CPU}",
     ),
-    # With average_tokens_across_devices=True, `Trainer.compute_loss` multiplies each rank's loss by the number of ranks. A
-    # model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss.
+    # With average_tokens_across_devices=True, `Trainer.compute_loss` multiplies each rank's loss by the number of ranks.
+    # A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss.
     LibraryRule(
         "transformers",
         lambda version: not before(version, "4.54"),

@@ -130,7 +130,9 @@ def check_request(asked: Asked) -> None:
         check_env_name(asked.env)
     for option, path in (("--python", asked.python), ("--setup", asked.setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {quote(path)} is not an absolute path", fix=_fix_relative_path(asked, option, path))
+            raise UserError(
+                f"{option} {quote(path)} is not an absolute path", fix=_fix_relative_path(asked, option, path)
+            )
     if asked.tag is not None and not (asked.tag.isprintable() and len(asked.tag) <= _LONGEST_TAG):
         raise UserError(
             f"--tag is one line of at most {_LONGEST_TAG} characters: {quote(asked.tag[:_LONGEST_TAG])}",

@@ -94,9 +94,7 @@ class ProjectUpload:
 
         self._query = run_in_background(query, "tree")
 
-    def upload(
-        self, context: Gathered, preflight: Future[ConnectivityRecord | None] | None = None
-    ) -> float:
+    def upload(self, context: Gathered, preflight: Future[ConnectivityRecord | None] | None = None) -> float:
         """Upload the files that the hosts lack, once `preflight` has passed, and set `tree`.
 
         Return how many seconds the upload took. Raises a StartError if a host could not be synced, or if `preflight`
@@ -207,6 +205,7 @@ def unsent_modules(spec: RunSpec, project: Project) -> tuple[tuple[str, ...], tu
     )
     beside = (name for name in others if name not in sent and name not in imported and not is_secret(name))
     return imported, tuple(name for name in beside if not stays_home(project.root, name, posixpath.dirname(name)))
+
 
 def _notes_shown_before(project: Project) -> Sequence[str]:
     """Return the notes on files left out, such as credentials, if the last run has shown exactly these; else none.

@@ -13,7 +13,7 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_reading import read_script
-from ipexctl.run.start.start_notes import DRY_RUN_NOTES, library_notes, collect_notes
+from ipexctl.run.start.start_notes import DRY_RUN_NOTES, collect_notes, library_notes
 from message_data import missing
 from plan_helpers import spec_of
 
@@ -59,7 +59,9 @@ def test_no_note_where_it_is_not_true() -> None:
 
 
 @pytest.mark.parametrize(("is_installed", "ranks", "count"), [(True, 4, 1), (True, 1, 0), (False, 4, 1)])
-def test_run_prints_one_note_for_an_environment_and_for_a_planned_one(*, is_installed: bool, ranks: int, count: int) -> None:
+def test_run_prints_one_note_for_an_environment_and_for_a_planned_one(
+    *, is_installed: bool, ranks: int, count: int
+) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
     plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
     script = read_script("train.py", b"from transformers import Trainer")[0]

@@ -11,7 +11,7 @@ from launch_helpers import STOCK, cpu, machine, plan, request
 
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.hub.hub_check import FoundHub
-from ipexctl.run.start.start_notes import DRY_RUN_NOTES, library_notes, missing_notes, collect_notes
+from ipexctl.run.start.start_notes import DRY_RUN_NOTES, collect_notes, library_notes, missing_notes
 from ipexctl.run.start.start_request import StartError
 from message_data import missing
 

@@ -258,7 +258,7 @@ def watch_own_ranks(module: Any) -> None:
     def start_and_tell(*args: Any, **kwargs: Any) -> Any:
         setattr(module, name, start)  # said once
         text = f"each of {os.environ['WORLD_SIZE']} ranks starts processes of its own ({module.__name__}.{name})"
-        print(f"ipexctl: {text}; if these are the ranks: ipexctl run -n 1", file=sys.stderr)  # noqa: T201
+        print(f"ipexctl: {text}; if these are to train: -n 1", file=sys.stderr)  # noqa: T201
         return start(*args, **kwargs)
 
     setattr(module, name, start_and_tell)
