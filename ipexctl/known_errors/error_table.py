@@ -615,8 +615,8 @@ def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
     host, how = found.output.host, found.groups.get("how", "SIGTERM")
     cause = f"mpirun was ended on {host} by {how}, and not by ipexctl: by a person, a scheduler or a guard of memory"
     if part := found.groups.get("part"):
-        cause = f"mpirun ended the ranks because {part}, of mpirun itself, had ended on {host} just before: killed by a "
-        cause += "person, a scheduler or a guard of memory, or by the kernel"
+        cause = f"mpirun ended the ranks because {part}, of mpirun itself, had ended on {host} just before"
+        cause += ": killed by a person, a scheduler or a guard of memory, or by the kernel"
     if how == "SIGKILL":
         see = Fix(
             "see whether the kernel did, as root on {host}: dmesg -T | grep -i kill; then run it again", host=host

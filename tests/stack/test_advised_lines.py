@@ -90,7 +90,8 @@ CASES = (
         "script.no_main",
         "import torch\nclass D(torch.utils.data.Dataset):\n    def __len__(self): return 4\n"
         "    def __getitem__(self, at): return at\n"
-        "if True:\n    for _ in torch.utils.data.DataLoader(D(), num_workers=1, multiprocessing_context='spawn'): pass\n",
+        "if True:\n    from torch.utils.data import DataLoader\n"
+        "    for _ in DataLoader(D(), num_workers=1, multiprocessing_context='spawn'): pass\n",
         "if __name__ == '__main__':",
         instead="if True:",
     ),
@@ -105,9 +106,7 @@ CASES = (
         f"import os, time\ntime.sleep(float(os.environ['RANK']))\nos.makedirs('out',\n{HERE})\n",
         "exist_ok=True",
     ),
-    Advised(
-        "process.timer", f"import signal, time\nsignal.alarm(2)\n{HERE}time.sleep(5)\n", "signal.alarm(0)"
-    ),
+    Advised("process.timer", f"import signal, time\nsignal.alarm(2)\n{HERE}time.sleep(5)\n", "signal.alarm(0)"),
     Advised(
         "script.found_no_gpu",
         "import sys, torch\nif not torch.cuda.is_available(): sys.exit('no GPU was found')\n",
@@ -146,8 +145,7 @@ CASES = (
     ),
     Advised(
         "ddp.steps_differ",
-        f"{GLOO}for name in set(map(str, range(3000, 3040))):\n"
-        "    dist.all_reduce(torch.zeros(int(name)))\n",
+        f"{GLOO}for name in set(map(str, range(3000, 3040))):\n    dist.all_reduce(torch.zeros(int(name)))\n",
         "-x PYTHONHASHSEED=0",
         "options",
     ),
@@ -179,7 +177,7 @@ CASES = (
         ("--setup", "low.sh"),
         then=("--setup", "high.sh"),
     ),
-    Advised("file.denied", "import subprocess\nsubprocess.run(['./prepare'], check=True)\n", "chmod +x ./prepare", "shell"),
+    Advised("file.denied", "import subprocess\nsubprocess.run(['./prepare'])\n", "chmod +x ./prepare", "shell"),
     Advised("run.no_command", "#!/bin/sh\r\ntrue\r\n", "sed -i 's/\\r$//' -- ./go.sh", "shell", file="./go.sh"),
 )
 TYPED_ELSEWHERE = {

@@ -153,7 +153,7 @@ _TORCH = '  File "/env/lib/python3.11/site-packages/torch/x.py", line 9, in f\n'
         (f"{_OWN}KeyError: 'SLURM_NODES'", "script.raised"),  # of a dict
         (f"{_OWN}{_FORK}FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", "script.no_program"),
         (f"{_OWN}{_FORK}PermissionError: [Errno 13] Permission denied: './prepare'", "file.denied"),
-        (f"{_OWN}RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode: {_EMFILE}", "limit.files"),
+        (f"{_OWN}RuntimeError: unable to open shared memory object </torch_1_2>: {_EMFILE}", "limit.files"),
         ("WARNING: Too many open files: retry\nreading 4\nno validation set\nusage: --set DIR", "script.exited"),
     ],
 )

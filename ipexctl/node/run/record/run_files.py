@@ -22,7 +22,7 @@ import json
 import os
 import stat
 import tempfile
-from typing import Collection, Iterable, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Collection, Iterable, Iterator, List, Mapping, NamedTuple
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import seconds_since
