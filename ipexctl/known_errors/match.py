@@ -50,7 +50,7 @@ _DEAD_THREAD: Final = re.compile(r"^Exception in thread (\S+(?: \(\S+\))?):$", r
 _OF_CHILDREN: Final = re.compile(r"/multiprocessing/|/concurrent/futures/|/subprocess\.py")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?:\s(?P<words>.*))?)?$")
-_RAISES: Final = re.compile(r"raise\s+(?:\w+\.)*[A-Z]\w*|assert\b")
+_RAISES: Final = re.compile(r"(?:^|[:;] ?)(?:raise\s+(?:\w+\.)*[A-Z]\w*|assert\b)")
 _ERRNO: Final = re.compile(r"[\w.]+: \[Errno \d+\]")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
 _OF_PYTHON: Final = ("/lib/python3", "<")
@@ -166,7 +166,7 @@ class RankOutput:
         an errno is the system's all the same."""
         is_innermost = bool(self._frames) and self._frame is self._frames[-1]
         is_own = is_innermost and not _OF_LIBRARY.search(self._frames[-1]["file"])
-        return is_own and bool(_RAISES.match(self.source)) and not _ERRNO.match(self.raised)
+        return is_own and bool(_RAISES.search(self.source)) and not _ERRNO.match(self.raised)
 
     @cached_property
     def before(self) -> str:
