@@ -1,6 +1,6 @@
 """Decide what a run's page shows, as values that `html.py` turns into HTML. Pure.
 
-- A part that the record lacks is named in `ReportPage.missing`, so that an incomplete or older record also gives a page.
+- A part that the record lacks is named in `ReportPage.missing`, so an incomplete or older record also gives a page.
 - Texts are still as hosts sent them; `html.py` escapes them. Values of secret variables are dropped here.
 - `compare` says how the throughput changed between two runs, with bounds that hold for runs whose speed varies.
 """
