@@ -121,7 +121,7 @@ class Server:
         self.clients = 0
         """Targets that receive from it now; changed by the `Distributor`."""
         self.failed = False
-        """True if it could not be reached or has a damaged file. No further target gets it, unless it is the source's."""
+        """True if it could not be reached or has a damaged file. It gets no more targets, unless it is the source's."""
         self._client, self._files = client, [file.to_json() for file in files]
         self._token = secrets.token_hex(32)
         self._lock = threading.Lock()
