@@ -43,5 +43,8 @@ def describe_foreign(foreign: Mapping[str, Sequence[Owned]]) -> str:
 
 
 def removal_request(*, force: bool, known: Sequence[str] = ()) -> RemovalRequest:
-    """Return what a host must know to remove only the caller's own. `known`: names that are removed, whosever they are."""
+    """Return what a host must know to remove only the caller's own.
+
+    `known`: names that are removed, whosever they are.
+    """
     return {"records": caller_here().records, "known": known, "force": force}

@@ -167,19 +167,19 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templates: Templates) 
     """Return the variables of each `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
 
     result: list[dict[str, Any]] = []
-    for argument in arguments:
-        if argument.startswith("@"):
-            values: Any = dict(read_variables(cwd / expand_tilde(argument[1:]), argument[1:]))
+    for text in arguments:
+        if text.startswith("@"):
+            values: Any = dict(read_variables(cwd / expand_tilde(text[1:]), text[1:]))
             raise_all(templates.check(templates_in(values)))
-        elif argument.lstrip().startswith("{"):
+        elif text.lstrip().startswith("{"):
             try:
-                values = parse_json(argument)
+                values = parse_json(text)
             except ValueError as error:
                 raise UserError(f"-e: not valid JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
         else:
-            values = _split_pairs(argument)
+            values = _split_pairs(text)
             if not values:
-                raise UserError(f"-e {quote(argument)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
+                raise UserError(f"-e {quote(text)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
         result.append(values)
     return result
 

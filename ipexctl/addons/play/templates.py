@@ -393,8 +393,9 @@ class Scope:
                 self._filled[name] = self._fill(self._variables[name])
             except UndefinedError as error:
                 cause: Any = error.args[0]
-                missing_name = cause if isinstance(cause, _Missing) else _Missing(str(cause))
-                self._filled[name] = Undefined(hint=missing_name._replace(at=missing_name.at or self._at))
+                missing = cause if isinstance(cause, _Missing) else _Missing(str(cause))
+                hint: Any = missing._replace(at=missing.at or self._at)
+                self._filled[name] = Undefined(hint=hint)
                 self._at = outer
         return self._filled[name]
 

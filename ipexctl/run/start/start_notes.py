@@ -238,8 +238,8 @@ LIBRARY_RULES: Final = (
         "the Trainer of transformers {version} cannot resume on several CPU ranks",
         f"transformers>={RESUMES_ON_CPU}",
     ),
-    # With average_tokens_across_devices=True, `Trainer.compute_loss` multiplies each rank's loss by the number of ranks.
-    # A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss.
+    # With average_tokens_across_devices=True, `Trainer.compute_loss` multiplies each rank's loss by the number of
+    # ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss.
     LibraryRule(
         "transformers",
         lambda version: not before(version, "4.54"),
