@@ -539,15 +539,9 @@ def known_modules() -> frozenset[str]:
     return frozenset(map(module_name, modules()))
 
 
-@row("imports inside functions", wanted=200, held=183)
-def imports_inside_functions() -> list[str]:
-    """A call waits for no module that it does not need, or loads it while hosts answer; a host may lack one."""
-    lines = {f"{path}:{line}": None for path in modules() for _, line, inside in imports(path) if inside}
-    return list(lines)
-
-
 @row("* imports inside functions of what is loaded by then: no time is saved", wanted=0, held=0)
 def imports_inside_functions_that_save_nothing() -> list[str]:
+    """A call waits for no module that it does not need, or loads it while hosts answer; a host may lack one."""
     paths = {module_name(path): path for path in modules()}
     at_top = {path: {name for name, _, inside in imports(path) if not inside} for path in modules()}
 

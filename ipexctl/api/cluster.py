@@ -66,7 +66,7 @@ from ipexctl.run.start.start_request import (
     check_request,
     read_exports,
     refuse_bad_rank_counts,
-    with_given,
+    set_options,
 )
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.stack.env.envs import EnvsReport
@@ -406,7 +406,7 @@ class Cluster:
         variables = [f"{name}={value}" for name, value in export.items()] if hasattr(export, "items") else export
         files = list(map(expand_tilde, env_file))
         exports, secrets = read_exports(variables, files, os.environ)
-        asked = with_given(
+        asked = set_options(
             Asked(
                 kind,
                 (*map(str, filter(None, (script, module))), *command, *map(str, args)),

@@ -18,7 +18,7 @@ from ipexctl.run.start.start_request import StartFailure
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 
 if TYPE_CHECKING:
-    from ipexctl.run.start.pipeline import RunStart
+    from ipexctl.run.start.run_start import RunStart
     from ipexctl.stack.install_context import InstallReport
 
 
@@ -28,9 +28,9 @@ def run(
     """Start a run and follow it. A `StartedRun` without exit code continues; an `InstallReport` failed."""
     began = time.monotonic()
     with watcher.sessions() as pool:
-        from ipexctl.run.start import pipeline  # 0.25 s, while the hosts connect
+        from ipexctl.run.start.run_start import RunStart  # 0.25 s, while the hosts connect
 
-        start = pipeline.RunStart(spec, pool, watcher)
+        start = RunStart(spec, pool, watcher)
         started = _plan(start, watcher) if dry_run else _start(start, watcher)
         if not isinstance(started, StartedRun):
             return started

@@ -39,7 +39,7 @@ from ipexctl.run.start.start_request import (
     check_request,
     read_exports,
     refuse_bad_rank_counts,
-    with_given,
+    set_options,
 )
 from ipexctl.text import expand_tilde
 from ipexctl.ui.message_output import print_refusal
@@ -62,7 +62,7 @@ def _spec_of_call(ctx: typer.Context, call: RunCall) -> RunSpec:
         is_behind_dashes=kind == "command",
     )
     return RunSpec(
-        with_given(asked, call.asked._asdict()),
+        set_options(asked, call.asked._asdict()),
         secrets=secrets,
         secret_files=tuple(map(expand_tilde, call.env_file or ())),
         timeout=call.targets.timeout,

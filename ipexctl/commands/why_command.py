@@ -181,7 +181,7 @@ def _cause(diagnosis: Diagnosis, cause: Cause, columns: int, *, colors: bool) ->
     is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
     if cause.source == "output" and not is_of_first:
         source = f" (in the output of rank {cause.rank} on {cause.host})"
-    for line in fold_text(f"{label_of(cause)}{source}: {cause.sentence}", columns):
+    for line in fold_text(f"{label_of(cause)}: {cause.sentence}{source}", columns):
         yield paint(line, "1", on=colors)
     for seen in describe_evidence(diagnosis):
         yield from fold_text(seen, columns, "  ")

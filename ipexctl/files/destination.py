@@ -1,9 +1,11 @@
-"""Writes fetched files: each next to its place, checked, then renamed (`node/files/place.py`).
+"""Write fetched files: each under a temporary name beside its path, checked, then renamed (`node/files/place.py`).
 
-`policies.py` says which files are written, `choose_transfer` from which byte on; received parts stay for the next
-call. Names are taken from directories held open and no link is followed, so nothing is written outside. Another
-account's file is not taken for a part, written into or replaced. Modes are the host's, masked by the umask, as with cp
-and rsync.
+- `policies.py` says which files are written, `choose_transfer` from which byte on. Parts that were received stay for
+  the next call.
+- The host is not trusted: names are opened relative to directories that are held open, and no symlink is followed, so
+  nothing is written outside DEST.
+- Other accounts may write in DEST, too: a file of another account is not taken for a part, written into or replaced.
+- Modes are the host's, masked by the umask, as with cp and rsync.
 """
 
 from __future__ import annotations
@@ -36,10 +38,15 @@ _OWN_DEST: Final = "fetch into a directory of your own"
 
 @dataclass(frozen=True, slots=True)
 class MissingPart:
+    """A file that is requested from the host, from some byte on; or a symlink that was made."""
+
     entry: ManifestEntry
     have: int = 0
+    """Bytes that are here already, if they are the host's."""
     known: str | None = None
+    """Hash of those bytes, which the host compares with its own (`file_sender.checksums`); None without bytes."""
     crc: int = 0
+    """CRC of those bytes."""
     in_place: bool = False
     """True for bytes of the file itself, not of a temporary file."""
     is_new: bool = False
@@ -47,7 +54,8 @@ class MissingPart:
 
 
 class Destination(Writer, EntryComparer):
-    """Methods for one entry raise an AgentError or an OSError if it can't be written; the others can."""
+    """DEST of a fetch. Methods for one entry raise an AgentError or an OSError if that entry alone can't be written,
+    and a HostError if none can, as on a full disk."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -63,10 +71,13 @@ class Destination(Writer, EntryComparer):
         self.created: list[str] = list(made[:1])
         """Absolute paths that did not exist before; nothing below a created directory."""
         self._new = {""} if made else set[str]()
-        """Paths below DEST that this created."""
+        """Paths below DEST that this created; the empty one is DEST itself."""
 
     def find_equal(self, paths: Mapping[int, str]) -> dict[int, str]:
-        """Numbers of paths that this file system would write over an earlier one, with that path."""
+        """Return number of a path → the earlier path over which this file system would write it: `Data` and `data`.
+
+        `paths`: number → path. The file system is asked only if two paths may be equal.
+        """
         if not find_equal(paths, NameRules()):
             return {}
         try:
@@ -75,6 +86,7 @@ class Destination(Writer, EntryComparer):
             raise self.error_of_disk(error) from None
 
     def check_room(self, size: int) -> None:
+        """Refuse a fetch of more bytes than the disk has free."""
         free = free_space(self._top.number)
         if size > free:
             raise HostError(
@@ -89,22 +101,27 @@ class Destination(Writer, EntryComparer):
         self.close()
 
     def close(self) -> None:
+        """Leave an unfinished file for the next call, and give the directories their modes."""
         self.abandon()
         self.finish_directories()
         super().__exit__()
         self._top.close()
 
     def inspect(self, entry: ManifestEntry) -> MissingPart | None:
-        """The missing part of a file, or a link that was made; None for a directory and for what is there already."""
+        """Make a directory or a symlink, or find out what is missing of a file.
+
+        Returns the missing part of a file, or a symlink that was made; None for a directory, and for an entry that is
+        here already.
+        """
         if entry.kind == "d":
             self.make_directory(entry)
             return None
-        if entry.kind == "f" and _above(entry.path) in self._new:
+        if entry.kind == "f" and _parent(entry.path) in self._new:
             return MissingPart(entry, is_new=True)
         with self.place_of(entry.path) as (directory, name):
-            there = directory.status_of(name)
-            directory.check_entry(name, there, _OWN_DEST)
-            state = state_of(entry, there, self)
+            status = directory.status_of(name)
+            directory.check_entry(name, status, _OWN_DEST)
+            state = state_of(entry, status, self)
             action = DOWNLOAD.actions[state]
             if action == "refuse":
                 raise self._in_the_way(entry, "directory" if state == "directory" else "FIFO, socket or device")
@@ -114,13 +131,14 @@ class Destination(Writer, EntryComparer):
                 if action == "send":
                     self._note(entry.path)
                 return None if action == "keep" else MissingPart(entry)
-            if there is not None and action == "keep":
-                if stat.S_IMODE(there.st_mode) != self.mode_of(entry):
+            if status is not None and action == "keep":
+                if stat.S_IMODE(status.st_mode) != self.mode_of(entry):
                     self.set_mode(entry)
                 return None
             return self._missing_part(directory, name, entry, action)
 
     def begin(self, missing: MissingPart, at: int) -> None:
+        """Open a file for its bytes from `at` on. The host decides: 0 if the bytes here are not its own."""
         entry = missing.entry
         if at not in (0, missing.have):
             raise HostError("it resumes a file at another offset than requested")
@@ -135,6 +153,7 @@ class Destination(Writer, EntryComparer):
             self._file.crc = missing.crc if at else 0
 
     def write(self, data: memoryview) -> None:
+        """Write bytes to the open file. Raises a HostError, because another file would not fit either."""
         assert self._file is not None
         try:
             self._file.write(data)
@@ -142,7 +161,11 @@ class Destination(Writer, EntryComparer):
             raise self.error_of_disk(error) from None
 
     def finish(self, crc: object, *, changed: bool, may_grow: bool = False) -> None:
-        """Give a complete file its name if its hash is the host's."""
+        """Give the open file its name, if it is complete and its CRC is the host's; raise an AgentError if it is not.
+
+        `changed`: True if the host's file changed while it was read. `may_grow`: that is no error for a file that only
+        grows, if all listed bytes have come.
+        """
         file, missing = self._file, self._missing
         assert file is not None
         assert missing is not None
@@ -154,8 +177,8 @@ class Destination(Writer, EntryComparer):
             if file.crc != crc or file.at != entry.size:
                 file.discard()
                 raise AgentError("it was damaged on the way; fetch it again")
-            there = file.status_of_place()
-            if there is not None and is_special(there):  # made during the transfer
+            status = file.status_of_place()
+            if status is not None and is_special(status):  # made during the transfer
                 file.discard()
                 raise self._in_the_way(entry, "FIFO, socket or device")
             file.finish(self.mode_of(entry), entry.mtime)
@@ -165,11 +188,13 @@ class Destination(Writer, EntryComparer):
             self.abandon()
 
     def abandon(self) -> None:
+        """Close the open file, if there is one; an unfinished one stays for the next call."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
+        """Return `equal`, `other`, or `similar` for a file of the same size and another time, whose hash decides."""
         if entry.kind == "l":
             with self.place_of(entry.path) as (directory, name):
                 is_same = os.readlink(name, dir_fd=directory.number) == encode_name(entry.content)
@@ -185,7 +210,10 @@ class Destination(Writer, EntryComparer):
         entry: ManifestEntry,
         action: Action,
     ) -> MissingPart:
-        """A file whose bytes, all or from some point on, are still to come."""
+        """Return from which byte on a file is requested, and hash and CRC of the bytes before, which are here.
+
+        Raises an AgentError if another call is receiving the same file.
+        """
         missing, part = MissingPart(entry, is_new=action == "send"), part_name(name)
         status = directory.status_of(part)
         transfer = choose_transfer(entry, action, status.st_size if status is not None and is_own(status) else 0)
@@ -205,7 +233,8 @@ class Destination(Writer, EntryComparer):
         return replace(missing, have=size, known=known, crc=crc, in_place=transfer == "check")
 
     def _note(self, path: str) -> None:
-        if _above(path) not in self._new:
+        """Note that this call created a path."""
+        if _parent(path) not in self._new:
             self.created.append(os.path.join(os.path.abspath(self.root), path))
         self._new.add(path)
 
@@ -232,30 +261,33 @@ class Destination(Writer, EntryComparer):
         return os.path.join(self.root, path)
 
     def _in_the_way(self, entry: ManifestEntry, kind: str) -> AgentError:
+        """Return the error for something of another kind that is at the entry's path. `kind`: what it is."""
         here = self.path_of(entry.path)
         return AgentError(f"{here} on this machine is a {kind}; move it away, or name another DEST")
 
     def error_of_disk(self, error: OSError) -> HostError:
+        """Return the error that ends the fetch from this host, because no file can be written."""
         full = "; make room and run it again: it continues from here" if is_disk_full(error) else ""
         return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 
 Transfer: TypeAlias = Literal["check", "resume", "whole"]
-"""Compare hashes; after the bytes of its part, if they are the host's; or from the first byte."""
+"""`check`: compare the hash of the whole file first. `resume`: send what follows the received part, if its hash is
+that of the host's bytes. `whole`: send from the first byte."""
 
 
 def choose_transfer(entry: ManifestEntry, action: Action, part: int) -> Transfer:
-    """`part`: bytes of an earlier unfinished transfer. Pure."""
+    """Return how a file is transferred. `part`: bytes that an unfinished transfer left; 0 for none. Pure."""
     if action == "check":
         return "check"
     return "resume" if 0 < part <= entry.size else "whole"
 
 
 def read_umask() -> int:
-    """Linux shows the umask; elsewhere it is made stricter for an instant."""
+    """Return the umask of this process. Linux shows it; elsewhere it is made stricter for an instant."""
     with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:
-        if (found := re.search(rb"^Umask:\s*([0-7]+)$", file.read(), re.MULTILINE)) is not None:
-            return int(found[1], 8)
+        if (line := re.search(rb"^Umask:\s*([0-7]+)$", file.read(), re.MULTILINE)) is not None:
+            return int(line[1], 8)
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
@@ -265,10 +297,10 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _above(path: str) -> str:
+def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
 def _same_time(time: int, other: int) -> bool:
-    """Some filesystems store only seconds."""
+    """True if two times in ns are equal, or `time` may be `other` as a filesystem stores it that has only seconds."""
     return time == other or (time % 10**9 == 0 and time // 10**9 == other // 10**9)

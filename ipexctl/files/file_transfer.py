@@ -1,6 +1,7 @@
-"""The files that hosts lack, for a push and a large sync: who has them first, and where local ones come from.
+"""Bring to the hosts the files that they lack, for a push and a large sync.
 
-A push goes in groups: hosts send a group on (`routes.py`) while the next one arrives.
+One host, the source, gets all files first, and the others get them from there (`routes.py`), so that the link of this
+machine carries each byte once. A push goes in groups: the source sends a group on while the next one arrives.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ from ipexctl.remote.outcome import (
 from ipexctl.remote.session import Session
 
 SEPARATE_SIZE: Final = 1_000_000
-"""Smaller files go into one parcel."""
+"""Bytes; smaller files go into one parcel."""
 _SMALLEST_GROUP: Final = 64_000_000
+"""Bytes."""
 _MOST_GROUPS: Final = 8
 """A group of files reaches the source while it sends the one before to the others."""
 
 
 class FileTransfer:
-    """Brings to each host's store the contents it needs. One host has them first, and sends them on."""
+    """Brings to the store of each home the contents it needs. One host has them first, and sends them on."""
 
     def __init__(
         self,
@@ -63,27 +65,38 @@ class FileTransfer:
         watch: Watch,
         sender: Host | None = None,
     ) -> None:
-        """`stores`: one host of each home. `needs`: host → hashes. `facts`: known ones, which a transfer between hosts
-        completes. `sender`: a host that has all; else the host that lacks most gets them first."""
+        """Choose the source; nothing is sent yet.
+
+        `stores`: one host of each home. `needs`: host → the hashes it lacks. `facts`: host → known facts, to which
+        this adds those of other hosts if it needs them. `sender`: a host that has all files; without one, the host that
+        lacks most is the source.
+        """
         self.sent: dict[str, int] = {}
+        """Host → bytes from this machine."""
         self.parcels: tuple[str, ...] = ()
         """Hashes of files that contain several."""
         self.opened, self.pool, self.watch = opened, opened.pool, watch
         self._facts = facts
         self._needs = needs
         self.contents = sorted(set[str]().union(*needs.values()))
-        ordered = sorted(stores, key=lambda store: -len(needs[store.host.name]))
-        self._hosts = [store.host for store in ordered]
+        """Hashes that any host lacks."""
+        self._ordered_stores = sorted(stores, key=lambda store: -len(needs[store.host.name]))
+        self._hosts = [store.host for store in self._ordered_stores]
+        """Hosts that have not failed; the source, unless it is a sender, is among them."""
         self.source, self._has_sender = sender or self._hosts[0], sender is not None
-        self._ordered = ordered
 
     @cached_property
     def stores(self) -> Mapping[str, StoreLocation]:
-        return {store.host.name: replace(store, address=self.addresses.get(store.host.name)) for store in self._ordered}
+        """Host → its store, with the address for other hosts."""
+        stores = ((store.host.name, store) for store in self._ordered_stores)
+        return {name: replace(store, address=self.addresses.get(name)) for name, store in stores}
 
     @cached_property
     def addresses(self) -> Mapping[str, str]:
-        """Host → address for other hosts; empty if files go through this machine."""
+        """Host → its address for other hosts; empty if there is one host, or if files go through this machine.
+
+        Probes hosts whose facts are not known.
+        """
         facts, hosts = self._facts, list(dict.fromkeys([self.source, *self._hosts]))
         if len(hosts) == 1:
             return {}
@@ -92,15 +105,18 @@ class FileTransfer:
 
             answers = gather_facts(self.opened.only(unknown))
             facts.update({answer.host.name: answer.facts for answer in answers if answer.facts is not None})
-        found = addresses_among(hosts, facts, self.opened.iface)
-        if isinstance(found, Refusal):
-            self.watch(Notice(f"files go through this machine: {found.reason}. " + found.fix))
+        addresses = addresses_among(hosts, facts, self.opened.iface)
+        if isinstance(addresses, Refusal):
+            self.watch(Notice(f"files go through this machine: {addresses.reason}. " + addresses.fix))
             return {}
-        return found
+        return addresses
 
     def bring_all(self, origin: Origin, fail: Callable[[Host, HostError], None]) -> list[Host]:
-        """Return the hosts that have everything; `fail` gets the others. If the source fails, another host takes its
-        place."""
+        """Bring all files to all hosts, and return the hosts that have everything; `fail` is called for the others.
+
+        If the source fails, another host becomes the source. That is no help if the cause is on this machine, or if the
+        source is the only host that has the files: then all hosts fail.
+        """
         while self.contents and self._hosts:
             try:
                 with ExitStack() as held:
@@ -118,7 +134,8 @@ class FileTransfer:
     def _bring_groups(
         self, groups: Sequence[Distributor], held: ExitStack, fail: Callable[[Host, HostError], None]
     ) -> None:
-        files = [file for group in groups for file in group.files]
+        """Bring one group after the other. Raises a HostError if the source fails."""
+        files = chain.from_iterable(group.files for group in groups)
         self.parcels = tuple(file.sha256 for file in files if file.name == PARCEL)
         for group in held.enter_context(closing(_filled(groups))):
             with group:
@@ -129,6 +146,8 @@ class FileTransfer:
                 break
 
     def _bring(self, group: Distributor, fail: Callable[[Host, HostError], None]) -> None:
+        """Bring a group to all hosts at once; one that fails gets no further group."""
+
         def bring(host: Host, session: Session) -> Route:
             return group.bring(self.stores[host.name], session, self._wanted(host.name, group.files))
 
@@ -138,11 +157,15 @@ class FileTransfer:
                 fail(done.host, done.error)
 
     def _wanted(self, host: str, files: Sequence[StoredFile]) -> Sequence[StoredFile]:
+        """Return the files that a host lacks, and all parcels, because any may contain some."""
         wanted = {*self._needs[host], *self.parcels}
         return [file for file in files if file.sha256 in wanted]
 
     def watch_group(self, before: Sequence[StoredFile], files: Sequence[StoredFile]) -> Watch:
-        """Count the bytes of a group as part of all files. `before`: those of earlier groups."""
+        """Return a watcher for one group that reports its bytes as part of all files.
+
+        `before`: the files of earlier groups. `files`: those of all groups.
+        """
 
         def watch(event: ProgressEvent) -> None:
             if isinstance(event, BytesMoved):
@@ -157,7 +180,10 @@ class FileTransfer:
 
 
 def _filled(groups: Sequence[Distributor]) -> Generator[Distributor, None, None]:
-    """Each group once its source has it. The source gets the next one while the caller distributes a group."""
+    """Yield each group once the source has it. Meanwhile, as the caller distributes a group, the source gets the next.
+
+    Raises the HostError of the source. It must be closed: then it waits until nothing is sent any more.
+    """
     filling = run_in_background(groups[0].fill_source, "fill")
     try:
         for group, following in zip_longest(groups, groups[1:]):
@@ -170,6 +196,7 @@ def _filled(groups: Sequence[Distributor]) -> Generator[Distributor, None, None]
 
 
 def _split(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
+    """Return the files in at most `_MOST_GROUPS` groups, none but the last smaller than `_SMALLEST_GROUP`."""
     least = max(_SMALLEST_GROUP, (total_size(files) or 0) / _MOST_GROUPS)
     groups: list[list[StoredFile]] = [[]]
     for file in files:
@@ -180,7 +207,10 @@ def _split(files: Sequence[StoredFile]) -> list[list[StoredFile]]:
 
 
 def _open_temporary(held: ExitStack) -> tuple[IO[bytes], Path]:
-    """A file to write, and its path. On Linux it has no name, so that a killed call leaves nothing."""
+    """Return a file to write, and its path. On Linux it has no name, so that a killed call leaves nothing.
+
+    It lasts until `held` is closed.
+    """
     if os.path.isdir("/proc/self/fd"):
         file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         return file, Path(f"/proc/self/fd/{file.fileno()}")
@@ -194,10 +224,11 @@ transfer."""
 
 
 def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_groups: bool) -> Origin:
-    """Files of this machine: small ones in one parcel, larger ones by their own hash. They arrive in the stage of a
-    tree or a push (`node/files/place.py`), where a repeated call finds them.
+    """Return the origin of files of this machine: small ones in one parcel, larger ones by their own hash.
 
-    `in_groups`: the hosts send a group on while the next one arrives; they have said that there is room for all.
+    They arrive in the stage of a tree or a push (`node/files/place.py`), where a repeated call finds them. `entry_of`:
+    hash → the file's entry. `in_groups`: True to send group by group; the hosts must have said that there is room for
+    all.
     """
     base = os.fsencode(root)
 
@@ -205,6 +236,7 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_grou
         return Path(os.fsdecode(os.path.join(base, encode_name(entry.path))))
 
     def pack(held: ExitStack, small: Sequence[ManifestEntry]) -> tuple[StoredFile, Path]:
+        """Write the files into one parcel; return what it is in a store, and its path."""
         digest = hashlib.sha256()
         try:
             file, parcel = _open_temporary(held)
@@ -227,11 +259,11 @@ def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_grou
         if small:
             local.update([pack(held, small)])
         source, timeout = transfer.stores[transfer.source.name], transfer.opened.timeout
-        files, made = list(local), []
+        files, distributors = list(local), []
         for group in _split(files) if in_groups and source.address else [files]:
             before = files[: files.index(group[0])]
             watch = transfer.watch_group(before, files)
-            made.append(Distributor(transfer.pool, source, group, watch, timeout=timeout, local=local))
-        return made
+            distributors.append(Distributor(transfer.pool, source, group, watch, timeout=timeout, local=local))
+        return distributors
 
     return send

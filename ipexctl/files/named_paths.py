@@ -1,6 +1,8 @@
-"""Opens the path that the user names for output, such as FILE of `--summary` or DEST of `fetch`.
+"""Open the path that the user names for output, such as FILE of `--summary` or DEST of `fetch`.
 
-`node/common/walk.py` decides who may own the directories on the way.
+Another account could exchange a directory on the way for a symlink, and so choose which file of this account is
+overwritten. `node/common/walk.py` decides who may own the directories; a path that another account could change is
+refused.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from ipexctl.node.files.policies import DOWNLOAD
 
 _FIX: Final = "name a place in a directory of your own"
 _STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""Path → number of a file that is open already."""
 
 
 def open_named_file(path: Path | str) -> int:
-    """As the shell's `>` does. Raises an OSError or a UserError."""
+    """Open a file for writing as the shell's `>` does, and return its descriptor: a new file, an emptied one, a FIFO.
+
+    Raises an OSError, or a UserError if another account could change the path.
+    """
     if (number := _open_stream(path)) is not None:
         return number
     with _enter(path, is_file=True) as place:
@@ -44,7 +50,11 @@ def open_named_file(path: Path | str) -> int:
 
 
 def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool = False) -> str | None:
-    """Replace a file atomically; return the topmost path that this created. Raises an OSError or a UserError."""
+    """Write a file atomically, in place of an existing one, and return the topmost path that this created.
+
+    None if the file existed. `make`: True to create missing directories. Raises an OSError, or a UserError if another
+    account could change the path, or if it is a FIFO, socket or device.
+    """
     with _enter(path, make=make, is_file=True) as place:
         if not place.name or "/" in place.name:
             number = errno.ENOENT if place.name else errno.EISDIR
@@ -56,7 +66,10 @@ def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool 
 
 
 def check_named_file(path: Path | str, *, is_replaced: bool = False) -> None:
-    """Raise the error that opening or writing the file would raise because of another account."""
+    """Refuse a path that another account could change, before the work whose result is to be written there.
+
+    `is_replaced`: True to refuse what `write_named_file` refuses, too: a FIFO, socket or device.
+    """
     if is_replaced or _open_stream(path, opens=False) is None:
         with _enter(path, is_file=True) as place:
             if is_replaced:
@@ -77,6 +90,7 @@ def open_named_directory(path: Path | str, *, make: bool = False) -> tuple[Guard
 
 
 def _enter(path: Path | str, *, make: bool = False, is_file: bool = False) -> Place:
+    """Enter a path, relative to the working directory. Raises an OSError, or a UserError for a refused path."""
     try:
         return enter_named(os.path.join(os.getcwd(), path), _FIX, make=make, is_file=is_file)
     except AgentError as error:
@@ -84,9 +98,12 @@ def _enter(path: Path | str, *, make: bool = False, is_file: bool = False) -> Pl
 
 
 def _open_stream(path: Path | str, *, opens: bool = True) -> int | None:
-    """Open a stream of this process, such as /dev/stdout; None for any other path."""
+    """Return a copy of an open file of this process, such as /dev/stdout or /dev/fd/3; None for any other path.
+
+    `opens`: False to return the number itself, for a check.
+    """
     text = os.fspath(path)
     number = _STREAMS.get(text)
-    if found := re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,7})", text):
-        number = int(found[1])
+    if match := re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,7})", text):
+        number = int(match[1])
     return number if number is None or not opens else os.dup(number)

@@ -1,7 +1,8 @@
-"""SRC of `ipexctl push`, read and hashed, and PATH, where it goes.
+"""Read and hash SRC of `ipexctl push`, and read PATH, where it goes.
 
-All of SRC is sent, without ignore files. A link is sent as a link, and must lead to something in SRC; anything but
-files, directories and links is refused. PATH is the copy itself; with a trailing `/`, the directory that gets SRC.
+All of SRC is sent, whatever ignore files say: data is often ignored by git. A symlink is sent as a symlink, and must
+lead to something in SRC; anything but files, directories and symlinks is refused. PATH is the copy itself; with a
+trailing `/`, it is the directory that gets SRC.
 """
 
 from __future__ import annotations
@@ -29,27 +30,36 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
 
 _READERS: Final = 4
-_HOSTS: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)
+"""Threads that hash files."""
+_HOSTS_AND_PATH: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)
+"""`HOSTS:PATH`; a bracket of HOSTS, as in `node[1-4]` and `[fe80::2]`, may contain colons."""
 
 
 @dataclass(frozen=True)
 class PushSource:
+    """SRC: a directory, or a single file in one."""
+
     root: Path
+    """The directory."""
     manifest: Manifest
-    """Below `root`; a single file has an entry without path."""
+    """What is below `root`; a single file has an entry with an empty path."""
     file_name: str = ""
-    """Name of a single file in `root`."""
+    """Name of a single file in `root`; empty for a directory."""
 
     @property
     def is_file(self) -> bool:
         return bool(self.file_name)
 
     def entry_of(self, sha256: str) -> ManifestEntry:
+        """Return a file with this content, with its path below `root`."""
         entry = self.manifest.files[sha256]
         return entry._replace(path=self.file_name) if self.is_file else entry
 
     def hashed(self, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:
-        """Read all files."""
+        """Return the source with the hash of each file. Raises a UserError for a file that changed or can't be read.
+
+        `on_bytes` is called with the bytes read so far and the bytes of all files.
+        """
         base, total, done, lock = os.fsencode(self.root), self.manifest.size, 0, threading.Lock()
 
         def on_read(size: int) -> None:
@@ -69,17 +79,22 @@ class PushSource:
 
 
 def parse_target(text: str, source: Path) -> tuple[str | None, str]:
-    """HOSTS and PATH of `[HOSTS:]PATH`. Raises a UserError for an invalid PATH."""
-    match = _HOSTS.fullmatch(text)
+    """Return HOSTS (None without them) and PATH of `[HOSTS:]PATH`. A PATH that ends with `/` gets the name of `source`.
+
+    Raises a UserError for a PATH that is no path below a directory: `/`, the home directory, one with `..`.
+    """
+    match = _HOSTS_AND_PATH.fullmatch(text)
     hosts, path = (match[1], match[2]) if match else (None, text)
     example = Fix("`ipexctl push ./corpus data/corpus`")
     before, colon, _ = text.partition(":")
-    if not match and colon and "/" not in before and before.count("[") != before.count("]"):
+    lacks_bracket = "/" not in before and before.count("[") != before.count("]")
+    if not match and colon and lacks_bracket:
         raise UserError(f"{quote(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")
     if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
         what = "/" if path.startswith("/") else "the home directory" if path else "no path"
         raise UserError(f"{quote(text)} names {what}", fix="name a separate directory: " + example)
-    if ".." in path.split("/") or not path.isprintable() or (path.startswith("~") and not path.startswith("~/")):
+    is_of_other_home = path.startswith("~") and not path.startswith("~/")
+    if ".." in path.split("/") or not path.isprintable() or is_of_other_home:
         raise UserError(
             f"{quote(text)} can't be PATH", fix="a path without `..`, absolute or below the home: " + example
         )
@@ -89,42 +104,47 @@ def parse_target(text: str, source: Path) -> tuple[str | None, str]:
 
 
 def list_source(source: Path) -> PushSource:
-    """SRC without hashes: names and sizes."""
+    """Return SRC with names and sizes, and without hashes, which `PushSource.hashed` adds.
+
+    Raises a UserError if SRC can't be read, or contains something that can't be sent.
+    """
     try:
         status = source.stat()
     except OSError as error:
         raise unreadable(error, str(source), "name a file or a directory that is there") from None
     source = source.resolve()
     if stat.S_ISREG(status.st_mode):
-        found = [ManifestEntry("", "f", stat.S_IMODE(status.st_mode), status.st_size, "")]
+        entries = [ManifestEntry("", "f", stat.S_IMODE(status.st_mode), status.st_size, "")]
         root, file_name = source.parent, source.name
     elif stat.S_ISDIR(status.st_mode):
         mode = stat.S_IMODE(status.st_mode) & 0o777
-        found = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source))]
+        entries = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source))]
         root, file_name = source, ""
     else:
         raise UserError(f"{source} is neither a file nor a directory")
-    _check_symlinks(source, found)
-    return PushSource(root, Manifest.of(found), file_name)
+    _check_symlinks(source, entries)
+    return PushSource(root, Manifest.of(entries), file_name)
 
 
 def _walk(source: bytes) -> Iterator[ManifestEntry]:
+    """Yield all that is below a directory, with paths relative to it."""
     waiting = [""]
     while waiting:
-        above = waiting.pop()
-        for entry in _list(os.path.join(source, encode_name(above)) if above else source, above):
+        prefix = waiting.pop()
+        for entry in _list(os.path.join(source, encode_name(prefix)) if prefix else source, prefix):
             yield entry
             if entry.kind == "d":
                 waiting.append(f"{entry.path}/")
 
 
-def _list(directory: bytes, above: str) -> Iterator[ManifestEntry]:
+def _list(directory: bytes, prefix: str) -> Iterator[ManifestEntry]:
+    """Yield the entries of one directory. `prefix`: its path below SRC, with a `/` at the end, or empty for SRC."""
     try:
-        with os.scandir(directory) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
+        with os.scandir(directory) as unsorted:
+            entries = sorted(unsorted, key=lambda entry: entry.name)
+        for entry in entries:
             name = decode_name(entry.name)
-            path = above + name
+            path = prefix + name
             if name.startswith(PREFIX):  # of an interrupted push to here
                 continue
             status = entry.stat(follow_symlinks=False)
@@ -141,14 +161,13 @@ def _list(directory: bytes, above: str) -> Iterator[ManifestEntry]:
         raise _unreadable(error, directory) from None
 
 
-def _check_symlinks(source: Path, found: list[ManifestEntry]) -> None:
-    """A link is sent as it is, so its target has to be in SRC too."""
-    outward = [
-        entry.path
-        for entry in found
-        if entry.kind == "l"
-        and (leads_out(entry.path, entry.content) or not (source / entry.path).resolve().is_relative_to(source))
-    ]
+def _check_symlinks(source: Path, entries: list[ManifestEntry]) -> None:
+    """Refuse symlinks that lead out of SRC: they are sent as they are, so their targets have to be in SRC, too."""
+
+    def leads_out_of_source(link: ManifestEntry) -> bool:
+        return leads_out(link.path, link.content) or not (source / link.path).resolve().is_relative_to(source)
+
+    outward = [entry.path for entry in entries if entry.kind == "l" and leads_out_of_source(entry)]
     if outward:
         more = f" and {len(outward) - 1} more" if len(outward) > 1 else ""
         raise UserError(
@@ -158,7 +177,11 @@ def _check_symlinks(source: Path, found: list[ManifestEntry]) -> None:
 
 
 def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
-    """The path had no link when listed; other writers may have made one since."""
+    """Return the sha256 of a file. Raises a UserError if it can't be read, or does not have `size` bytes any more.
+
+    No symlink on the way is followed: there was none when the file was listed, and another process may have made one.
+    `on_read` is called with the size of each piece that was read.
+    """
     try:
         with open(open_file(os.fsdecode(path)), "rb", buffering=0) as file:
             digest = sha256_of_open(file, on_read) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""

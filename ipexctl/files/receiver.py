@@ -1,7 +1,10 @@
-"""Receives `files.file_sender`'s output: the list of entries, then the bytes of requested files.
+"""Receive what `files.file_sender` sends: the list of entries, then the bytes of requested files.
 
-The control machine asks only for what it lacks, so a transfer resumes where it ended. The destination is opened once it
-is known whether there is a single file. Files are checked by their sums; one that changed meanwhile is a failure.
+- The host is not trusted: all its events are checked, and their order, too. The whole list is checked before anything
+  is written (`requested.py`).
+- This machine asks only for what it lacks, so a transfer resumes where it ended.
+- DEST is opened once the list is complete: only then it is known whether DEST is a directory or a single file.
+- Files are checked by their CRC. A file that changed on the host meanwhile is a failure of that file alone.
 """
 
 from __future__ import annotations
@@ -26,11 +29,16 @@ from ipexctl.remote.session import StdinQueue
 LIMITS: Final = EventLimits(1 << 20, 256 << 20, "list of files", "fetch a part of it", events_only=True)
 """A line is a name and a few numbers; the list may have over a million entries."""
 _LARGEST_PART: Final = 1 << 24
+"""Bytes of a part of a file that may follow one event."""
 _APART: Final = "fetch it alone into another directory"
 
 
 class Receiver:
-    """`open_destination` is called once it is known whether it is a single file."""
+    """One answer of a host, and what came of it here.
+
+    `open_destination` gets whether the answer is a single file, and returns the destination and the name that the file
+    gets there; None for its own name. `on_bytes` is called with the bytes received and the bytes to receive.
+    """
 
     def __init__(
         self,
@@ -40,33 +48,45 @@ class Receiver:
         on_bytes: Callable[[int, int], None],
     ) -> None:
         self.source = ""
+        """Path on the host, as it says; empty before its list is complete."""
         self.brought: list[str] = []
+        """Paths of files and symlinks that were written."""
         self.resumed: dict[str, int] = {}
         """Path of a file → its bytes that had arrived before."""
         self.failed: list[FileFailure] = []
         self.left_out: list[FileFailure] = []
+        """Entries that are not fetched at all, such as a symlink that leads out of the requested directory."""
         self.older: list[str] = []
+        """Paths of files that are older than the run."""
         self.unchanged: list[str] = []
+        """Paths of files and symlinks that were here already."""
         self.size = 0
+        """Bytes of the files in `brought`."""
         self.received = 0
+        """Bytes that were transferred."""
         self.destination: Destination | None = None
+        """None before the list is complete, and if the host has nothing."""
         self.stdin, self._requested = stdin, requested
         self._open_destination, self._on_bytes = open_destination, on_bytes
         self._entries: list[ManifestEntry] = []
         self._missing: dict[int, MissingPart] = {}
+        """Number of an entry → what is requested of it, until it is received."""
         self._current: tuple[int, ManifestEntry] | None = None
         """Number in the list of the file being received, and the file as it was when opened."""
         self._at = 0
-        """Bytes of it that are here."""
+        """Bytes of the current file that are here."""
         self._is_skipped = False
-        """True if it can't be written here; its bytes come all the same."""
+        """True if the current file can't be written here; its bytes come all the same."""
         self._total = 0
+        """Bytes to receive."""
 
     @property
     def unsent(self) -> list[str]:
+        """Return the paths of files that were requested and did not come."""
         return [missing.entry.path for missing in self._missing.values()]
 
     def on_event(self, event: Reply) -> RawReader | None:
+        """Handle an event of the host; return a reader if bytes follow. Raises a HostError if it is out of order."""
         kind, is_listed = event.get("event"), self.destination is not None
         if kind == "working":
             return None
@@ -86,6 +106,11 @@ class Receiver:
         return None
 
     def _on_listed(self, event: Reply) -> None:
+        """Check the complete list, make directories and symlinks, and ask the host for what is missing.
+
+        An entry that can't be written here fails alone. Raises a HostError if the list is not acceptable, or if the
+        disk has too little room.
+        """
         self.source, older = event.text("from"), set(event.integers("older"))
         if event.get("missing"):  # nothing is written, and no directory is made for it
             if self._entries:
@@ -122,6 +147,7 @@ class Receiver:
         self.stdin.end()
 
     def _fail(self, entry: ManifestEntry, error: AgentError | OSError) -> None:
+        """Add a failure of one entry; raise a HostError on a full disk, which concerns all."""
         assert self.destination is not None
         if isinstance(error, AgentError):
             reason: str = join_fixes((error.reason, error.fix))
@@ -133,6 +159,7 @@ class Receiver:
         self.failed.append(FileFailure(entry.path, reason))
 
     def _on_parts(self, event: Reply) -> RawReader:
+        """Return a reader for the bytes of all parts that an event names, one after the other."""
         rows = iter(rows_of(event))
 
         def begin_part() -> RawReader | None:
@@ -158,54 +185,61 @@ class Receiver:
         return receive_parts
 
     def _on_part(self, event: Reply) -> RawReader:
+        """Return a reader for the bytes of one part. The first part of a file opens it, the last one finishes it."""
         try:
-            place = FilePart.of(event)
+            part_of_file = FilePart.of(event)
         except AgentError as error:
             raise event.error(error.reason) from None
-        left = place.length
+        left = part_of_file.length
         if self._current is None:
-            self._begin(event, place)
-        elif self._current[0] != event.integer("i") or (place.size, place.offset) != (self._current[1].size, self._at):
-            raise event.error("an event out of order")
+            self._begin(event, part_of_file)
+        else:
+            number, entry = self._current
+            continues = (part_of_file.size, part_of_file.offset) == (entry.size, self._at)
+            if number != event.integer("i") or not continues:
+                raise event.error("an event out of order")
         if left > _LARGEST_PART:
             raise event.error("an event out of order")
 
         def receive_part(data: memoryview) -> int | None:
             nonlocal left
             assert self.destination is not None
-            part = data[:left]
+            own_bytes = data[:left]
             if not self._is_skipped:
-                self.destination.write(part)
-            left -= len(part)
-            self._at += len(part)
-            self.received += len(part)
+                self.destination.write(own_bytes)
+            left -= len(own_bytes)
+            self._at += len(own_bytes)
+            self.received += len(own_bytes)
             if not left and event["crc"] is not None:
                 self._finish(event)
-            if part and (len(part) == len(data) or self.received == self._total):  # not for each of many small files
+            is_last_of_data = len(own_bytes) == len(data) or self.received == self._total
+            if own_bytes and is_last_of_data:  # not for each of many small files
                 self._on_bytes(self.received, max(self._total, self.received))
-            return None if left else len(part)
+            return None if left else len(own_bytes)
 
         return receive_part
 
-    def _begin(self, event: Reply, place: FilePart) -> None:
+    def _begin(self, event: Reply, first_part: FilePart) -> None:
+        """Open a requested file for its first part. If it can't be written here, its bytes are skipped."""
         number = event.integer("i")
         missing = self._missing.pop(number, None)
         if missing is None:
             raise HostError("it sends a file that was not requested")
         entry = update_entry(missing.entry, event)
         assert self.destination is not None
-        self._total += missing.have - place.offset
-        self._current, self._at, self._is_skipped = (number, entry), place.offset, False
+        self._total += missing.have - first_part.offset
+        self._current, self._at, self._is_skipped = (number, entry), first_part.offset, False
         try:
             same = entry is missing.entry
-            self.destination.begin(missing if same else replace(missing, entry=entry), place.offset)
+            self.destination.begin(missing if same else replace(missing, entry=entry), first_part.offset)
         except (AgentError, OSError) as error:
             self._is_skipped = True
             self._fail(entry, error)
-        if place.offset:
-            self.resumed[entry.path] = place.offset
+        if first_part.offset:
+            self.resumed[entry.path] = first_part.offset
 
     def _finish(self, event: Reply) -> None:
+        """Check the current file and give it its name, after its last part."""
         assert self.destination is not None
         assert self._current is not None
         (_, entry), self._current = self._current, None
@@ -222,6 +256,7 @@ class Receiver:
 
 
 def rows_of(event: Reply) -> list[object]:
+    """Return the rows of an event. Raises a HostError if it has none."""
     rows = event.get("rows")
     if not isinstance(rows, list) or not rows:
         raise event.error("an event out of order")

@@ -1,7 +1,7 @@
-"""The source of a fetch, which listed entries were requested, and the result.
+"""Decide which entries of a host's list are what a fetch requested. Also: the source of a fetch, and its result. Pure.
 
-A host's list is not trusted: all of it is checked before anything is written, and names that lead out of the
-destination are refused. Pure.
+A host's list is not trusted: all of it is checked before anything is written. A name that leads out of DEST, or an
+entry that was not requested, refuses the whole answer. A symlink that may lead out is only left out.
 """
 
 from __future__ import annotations
@@ -22,33 +22,45 @@ from ipexctl.text import readable
 
 _UNREADABLE: Final = "its list of files can't be read"
 _LONGEST_PATH: Final = 4096
-_LARGEST: Final = 1 << 80
-"""Maximum nanoseconds that os.utime accepts."""
+"""Bytes."""
+_LARGEST_NUMBER: Final = 1 << 80
+"""Limit on sizes, modes and times: the most nanoseconds that os.utime accepts."""
 _GROWTH: Final = 64 << 20
 """A file may grow by this, or to twice its size, between list and transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSource:
+    """`RUN:PATH`, `HOST:PATH` or `RUN`."""
+
     word: str
+    """The run or the host, as typed: `last`, `last:all`, a run's id, `me@node2`."""
     path: str | None
     """None without a colon: all of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileFailure:
+    """A file that was not fetched, and why."""
+
     name: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult(HostResult):
+    """Result of a fetch from one host."""
+
     source: str = ""
+    """Path on the host; empty if it did not answer."""
     dest: str = ""
+    """Path on this machine."""
     brought: tuple[str, ...] = ()
+    """Files and symlinks that were written."""
     unchanged: int = 0
+    """Files and symlinks that were here already."""
     size: int = 0
-    """Bytes."""
+    """Bytes of the files in `brought`."""
     received: int = 0
     """Bytes transferred: fewer if a part was present."""
     resumed: tuple[str, ...] = ()
@@ -65,7 +77,11 @@ class FetchResult(HostResult):
 
 
 def parse_source(text: str) -> FetchSource:
-    """A host may have an account or be an address in brackets: `me@node2:out`, `[fe80::2]:out`."""
+    """Read SRC of a fetch. A host may have an account or be an address in brackets: `me@node2:out`, `[fe80::2]:out`.
+
+    `last:all:out` is the path `out` of `last:all`. Raises a UserError if no run or host is named, or no path after a
+    colon.
+    """
     account, at, rest = text.rpartition("@") if "@" in text.partition(":")[0] else ("", "", text)
     if rest.startswith("["):
         word, closing, path = rest[1:].partition("]:")
@@ -89,6 +105,7 @@ def parse_source(text: str) -> FetchSource:
 
 
 def read_entry(row: object) -> ManifestEntry:
+    """Return an entry of a host's list. Raises a HostError if it is malformed, or if its path leads out of DEST."""
     if not isinstance(row, list) or len(row) != len(ManifestEntry._fields):
         raise HostError(_UNREADABLE)
     path, kind, mode, size, content, mtime = row
@@ -106,7 +123,11 @@ def read_entry(row: object) -> ManifestEntry:
 
 
 def update_entry(entry: ManifestEntry, fields: Mapping[str, Any]) -> ManifestEntry:
-    """The file as it was when opened: it may have changed or grown since it was listed."""
+    """Return a file as it was when the host opened it: it may have changed or grown since it was listed.
+
+    `fields`: its size, mode and mtime then. Raises a HostError if it has grown by more than `_GROWTH` allows, because
+    the room on the disk was checked for the listed size.
+    """
     numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
     if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
@@ -118,13 +139,18 @@ def update_entry(entry: ManifestEntry, fields: Mapping[str, Any]) -> ManifestEnt
 
 
 def _checked_numbers(size: Any, mode: Any, mtime: Any) -> tuple[int, int, int]:
-    """Raise a HostError for other than permission bits, and for numbers this machine can't store."""
-    if not all(type(number) is int and abs(number) < _LARGEST for number in (size, mode, mtime)) or size < 0:
+    """Return size, mode and mtime; of the mode, only the permission bits.
+
+    Raises a HostError for other values than integers, and for numbers that this machine can't store.
+    """
+    are_integers = all(type(number) is int and abs(number) < _LARGEST_NUMBER for number in (size, mode, mtime))
+    if not are_integers or size < 0:
         raise HostError(_UNREADABLE)
     return size, mode & 0o777, mtime
 
 
 def _can_be_a_path(text: str) -> bool:
+    """True if the text can be given to the system as a path; where it leads is not checked."""
     try:
         return 0 < len(encode_name(text)) <= _LONGEST_PATH and "\0" not in text
     except UnicodeEncodeError:  # a surrogate that stands for no byte
@@ -133,23 +159,36 @@ def _can_be_a_path(text: str) -> bool:
 
 _RECORD: Final = "record"
 _FILES: Final = "files"
+"""Directories of a whole run that is fetched, `RUN/record` and `RUN/files`: ipexctl's records, the run's own files."""
 _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedFiles:
+    """Entries of a host's list that may be written."""
+
     entries: Mapping[int, ManifestEntry]
+    """Number in the list → the entry."""
     single: bool
+    """True if the answer is the one file that was requested, which may get another name here."""
     left_out: tuple[FileFailure, ...] = ()
+    """Symlinks that may lead out of the requested directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedPath:
+    """What a fetch requests from a host."""
+
     path: str | None
+    """A path or a pattern; None for all of a run."""
     run: str = ""
+    """Id of the run; empty for a path of a host."""
 
     def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> AcceptedFiles:
-        """Raise a HostError for an entry not requested. `single`: the host takes a path with wildcards literally."""
+        """Return the entries that may be written. Raises a HostError if one of them was not requested.
+
+        `single`: the host says that the path is one file, also if it contains wildcards.
+        """
         _check_tree(entries)
         if self.path is None:
             return self._accept_below(2, entries, [_is_of_run(entry, self.run) for entry in entries])
@@ -157,17 +196,18 @@ class RequestedPath:
         if is_contents(path):
             return self._accept_below(0, entries, [True] * len(entries))
         name = path.rpartition(b"/")[2]
-        named = [_is_named(entry, name) for entry in entries]
+        have_name = [_is_named(entry, name) for entry in entries]
         _, pattern = split_pattern(path)
-        if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not pattern):
+        is_one_file = all(have_name) and len(entries) == 1 and entries[0].kind == "f"
+        if is_one_file and (single or not pattern):
             return AcceptedFiles({0: entries[0]}, single=True)
-        if self.run and not all(named) and self._are_parts(entries):
+        if self.run and not all(have_name) and self._are_parts(entries):
             return self._accept_below(0, entries, [True] * len(entries))
-        if pattern and not all(named):
-            found = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
-            return self._accept_below(0, entries, found)
+        if pattern and not all(have_name):
+            are_matches = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
+            return self._accept_below(0, entries, are_matches)
         # Everything but the directory itself lies below it, so it is either that or the one file.
-        return self._accept_below(1, entries, named)
+        return self._accept_below(1, entries, have_name)
 
     def _are_parts(self, entries: Sequence[ManifestEntry]) -> bool:
         """True for files that are one checkpoint with the file that was requested."""
@@ -178,7 +218,11 @@ class RequestedPath:
     def _accept_below(
         self, top: int, entries: Sequence[ManifestEntry], requested_entries: Sequence[bool]
     ) -> AcceptedFiles:
-        """`top`: directory levels a link has to stay below."""
+        """Return all entries but symlinks that may lead out. Raises a HostError if an entry was not requested.
+
+        `top`: number of directories at the beginning of its path that a symlink must not leave: 1 for a directory that
+        was requested by name, 2 for `RUN/files`.
+        """
         for entry, is_requested in zip(entries, requested_entries, strict=True):
             if not is_requested:
                 request = f"run {self.run}" if self.path is None else quote(self.path)
@@ -189,39 +233,46 @@ class RequestedPath:
         return AcceptedFiles(kept, single=False, left_out=left_out)
 
     def may_grow(self, entry: ManifestEntry) -> bool:
-        """True for a file of a run's record."""
+        """True for a file of a run's record: a log of a run that goes on only grows."""
         return self.path is None and entry.parts[1:2] == (_RECORD,)
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:
-    """True if a link may leave the directory `top` levels below DEST. A `..` after a name may: that may be a link."""
+    """True if a symlink may leave the directory that is `top` levels below DEST.
+
+    A `..` after a name may do so, because that name may be a symlink itself.
+    """
     steps = [step for step in link.content.split("/") if step not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     return link.content.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
 
 
 def _check_tree(entries: Sequence[ManifestEntry]) -> None:
-    """Raise a HostError if a name occurs twice, or an entry is below a file or link."""
-    seen: dict[str, str] = {}
+    """Refuse a list in which a path occurs twice, or an entry is below a file or a symlink."""
+    kinds: dict[str, str] = {}
     for entry in entries:
-        if entry.path in seen:
+        if entry.path in kinds:
             raise _refused(entry, "it was listed before")
-        seen[entry.path] = entry.kind
+        kinds[entry.path] = entry.kind
     for entry in entries:
-        above = entry.path
+        parent = entry.path
         # What is above a listed directory is checked with that directory.
-        while (above := above.rpartition("/")[0]) and (kind := seen.get(above)) != "d":
+        while (parent := parent.rpartition("/")[0]) and (kind := kinds.get(parent)) != "d":
             if kind is not None:
-                raise _refused(entry, f"{quote(above)} is not a directory")
+                raise _refused(entry, f"{quote(parent)} is not a directory")
 
 
 def _is_named(entry: ManifestEntry, name: bytes) -> bool:
-    """The file or directory of that name, or something in the directory. A link named by a path is followed there."""
+    """True for the file or directory of that name, and for what is in the directory.
+
+    False for a symlink of that name: the host follows a symlink that the requested path names.
+    """
     first, below, _ = entry.path.partition("/")
     return encode_name(first) == name and (bool(below) or entry.kind != "l")
 
 
 def _is_of_run(entry: ManifestEntry, run: str) -> bool:
+    """True for the run's directory, for regular files below `RUN/record`, and for all below `RUN/files`."""
     first, *below = entry.parts
     if first != run or len(below) == 1:
         return False
@@ -231,11 +282,13 @@ def _is_of_run(entry: ManifestEntry, run: str) -> bool:
 
 
 def _outward(link: ManifestEntry) -> FileFailure:
+    """Return why a symlink that may lead out is left out."""
     reason = f"it links to {quote(link.content)}, which may lead out of the requested directory"
     return FileFailure(link.path, f"{reason}; to get the target, fetch the path of the target")
 
 
 def _refused(entry: ManifestEntry, why: str) -> HostError:
+    """Return the error for an answer of which nothing is written, because of this entry."""
     return HostError(
         f"it sends the {_KINDS[entry.kind]} {quote(entry.path)}, but {why}",
         "no file of this answer was written; check that machine before you trust it",

@@ -1,9 +1,13 @@
-"""Which host sends files to whom, for a push, a large sync and an installation.
+"""Decide which host sends files to whom, for a push, a large sync and an installation.
 
-One host has the files, or gets them from this machine. It sends them to the others over TCP, so this machine's uplink
-carries each byte once. A target that has everything becomes a server too. A server has at most two clients, so that the
-first targets finish soon and can serve; the source is used last. Without TCP the files pass through this machine, which
-reads each once. A server is one channel of its host's ssh connection; both ends get the token on stdin.
+- One host, the source, has the files or gets them from this machine. It sends them to the others over TCP, so the link
+  of this machine carries each byte once.
+- A target that has everything becomes a server, too. A server has at most two clients, so that the first targets
+  finish soon and can serve; the source is used last.
+- If hosts cannot connect to each other, or a transfer between them fails, files pass through this machine, which reads
+  each file once.
+
+A server is a call of the agent on its host; server and client get the token for their connection on stdin.
 """
 
 from __future__ import annotations
@@ -49,36 +53,42 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 
 Route = Literal["there", "server", "here"]
-"""Source of the files: present already, a host's server, or through the control machine."""
+"""How a target got its files: it had all of them, from a host's server, or through this machine."""
 
 _MAX_CLIENTS: Final = 2
 _GIVE_UP: Final = 2
 """Failed connections to the source in a row until no target tries any more."""
 _SERVER_IDLE: Final = 900.0
+"""A server without a client ends after this many seconds."""
 _END_TIMEOUT: Final = 10.0
+"""Seconds to wait for the servers at the end."""
 
 
 class PeerUnreachable(HostError):
-    """The target could not connect to the server: no byte was transferred."""
+    """Raised if the target could not connect to the server: no byte was transferred."""
 
 
 class Delivery:
-    """The files that one host lacks, whichever route they take."""
+    """The files that one host lacks, and how many of their bytes have arrived, over all routes that were tried."""
 
     def __init__(self, client: StoreClient, files: Sequence[StoredFile], watch: Watch) -> None:
         self.client = client
         self.need = tuple(files)
-        """All files until the target has said what it lacks."""
+        """Files that the target lacks; all files until it has said what it lacks."""
         self.is_asked = self.had_all = False
+        """True once the target has said what it lacks; true if it lacked nothing then."""
         self._watch = watch
         self._total: int | None = None
+        """Bytes that the target lacked at first; None if a size is unknown."""
         self._bytes_before = self._reported = 0
+        """Bytes that earlier routes brought, and bytes in the last report."""
 
     def find_missing(self) -> None:
+        """Ask the target what it still lacks, after a route has failed."""
         self._set_missing(self.client.missing(self.need))
 
     def on_lacking(self, event: Reply) -> None:
-        """The target's answer when a transfer begins: what it lacks, with the bytes that it has of each file."""
+        """Read what the target lacks, with the bytes that it has of each file, from its answer to a transfer."""
         have = event.record("files")
         self._set_missing(
             tuple(replace(file, have=have.integer(file.sha256)) for file in self.need if file.sha256 in have)
@@ -93,27 +103,37 @@ class Delivery:
             self._bytes_before = self._total - left
 
     def on_bytes(self, done: int) -> None:
+        """Report the progress of the present route. The number never goes down."""
         # A failed route may have stopped in the middle of a file, which the next route restarts.
         self._reported = max(self._reported, self._bytes_before + done)
         self._watch(BytesMoved(self.client.location.host.name, "receiving", self._reported, self._total))
 
     def finish(self) -> None:
+        """Report that all has arrived."""
         if self._total:
             self.on_bytes(self._total - self._bytes_before)
 
 
 class Server:
-    """Sends a host's files to other hosts. Starts with its first client."""
+    """Sends a host's files to other hosts. The program on the host starts with its first client."""
 
     def __init__(self, client: StoreClient, files: Sequence[StoredFile]) -> None:
         self.clients = 0
+        """Targets that receive from it now; changed by the `Distributor`."""
         self.failed = False
+        """True if it could not be reached or has a damaged file. It gets no more targets, unless it is the source's."""
         self._client, self._files = client, [file.to_json() for file in files]
         self._token = secrets.token_hex(32)
         self._lock = threading.Lock()
         self.call: HeldCall[int] | None = None
+        """The call that runs the program, and its port; None before the first client."""
 
     def send(self, delivery: Delivery) -> None:
+        """Let the target receive what it lacks from this server.
+
+        Raises a PeerUnreachable if it cannot connect, a DamagedFile if a file of the server is damaged, and any other
+        HostError if the transfer breaks off.
+        """
         is_connected = False
         report = report_events(delivery.on_bytes)
 
@@ -144,6 +164,7 @@ class Server:
         refuse_damaged(reply, f"{self._client.location.host.name}'s copy is damaged")
 
     def _port(self, address: str) -> int:
+        """Return the server's port; start the server if it does not run. Raises a PeerUnreachable if it can't start."""
         request: ServeRequest = {
             "store": self._client.location.store,
             "files": self._files,
@@ -167,6 +188,7 @@ class Server:
 
 
 def _port_of(event: Reply) -> int | None:
+    """Return the port in the event `serving`; None for any other event."""
     if event.get("event") != "serving":
         return None
     try:
@@ -188,7 +210,11 @@ class Distributor:
         timeout: float | None = None,
         local: Mapping[StoredFile, Path] | None = None,
     ) -> None:
-        """`local`: the files on this machine, which the source gets first. `timeout` limits one route to a host."""
+        """Distribute nothing yet. `source`: store of the host that has the files, or gets them first.
+
+        `timeout`: seconds for one route to a host; None for no limit. `local`: file → its path on this machine, from
+        where `fill_source` sends it; None if the source has the files.
+        """
         self.sent: dict[str, int] = {}
         """Host → bytes from this machine."""
         self._pool, self._source, self.files, self._watch = pool, source, tuple(files), watch
@@ -200,7 +226,9 @@ class Distributor:
         self._servers: list[Server] = []
         """Servers of hosts with all files; the first is the source's."""
         self._changed = threading.Condition()
+        """Guards the servers and their clients; notified when one of them changes."""
         self._failures = 0
+        """Failed connections to the source in a row."""
 
     def __enter__(self) -> Distributor:
         return self
@@ -220,9 +248,9 @@ class Distributor:
         return Delivery(StoreClient(target, session, self._timeout), files, self._watch)
 
     def bring(self, target: StoreLocation, session: Session, files: Sequence[StoredFile] | None = None) -> Route:
-        """Copy the files that the target lacks; returns the route.
+        """Copy the files that the target lacks, and return the route.
 
-        `files`: those the target needs (default: all). Raises a HostError naming every route tried.
+        `files`: those the target needs; None for all. Raises a HostError that names every route and why it failed.
         """
         if (target.host, target.store) == (self._source.host, self._source.store):
             return "there"
@@ -255,6 +283,7 @@ class Distributor:
         raise HostError("; ".join(f"{name}: {reason}" for name, reason in failures.items()), fix)
 
     def _routes(self) -> Iterator[tuple[Route, str, Callable[[Delivery], None]]]:
+        """Yield the routes in the order in which they are tried: name, text for an error, and what takes it."""
         if self._source.address:
             yield "server", f"from {self._source.host.name}'s server", self._from_server
         yield "here", "through this machine", self._from_here
@@ -265,14 +294,14 @@ class Distributor:
             self._changed.notify_all()
 
     def _from_server(self, delivery: Delivery) -> None:
-        """Send from a free server. If one other than the source fails, use the source."""
+        """Send from a free server. If one other than the source fails, wait for the source and send from there."""
         with self._lock:
             if not self._servers:
                 with self._open_source() as source:
                     self._add_server(source)
         only_source = False
         while True:
-            server = self._take(only_source)
+            server = self._take_server(only_source=only_source)
             is_source = server is self._servers[0]
             try:
                 server.send(delivery)
@@ -293,7 +322,12 @@ class Distributor:
                     server.clients -= 1
                     self._changed.notify_all()
 
-    def _take(self, only_source: bool) -> Server:
+    def _take_server(self, *, only_source: bool) -> Server:
+        """Wait until a server may have one more client, and count this one.
+
+        Raises a HostError if so many targets did not reach the source that no further one need try, and a Cancelled if
+        the call is stopped.
+        """
         with self._changed:
             while True:
                 if self._pool.cancel.thrown:
@@ -311,6 +345,10 @@ class Distributor:
                 self._changed.wait(0.2)
 
     def _from_here(self, delivery: Delivery, claims: int = 3) -> None:
+        """Send from this machine: local files, or files of the source that pass through.
+
+        `claims`: how often to try if another process takes over what an earlier transfer left on the target.
+        """
         client = delivery.client
 
         def files() -> Iterator[tuple[StoredFile, Path]]:
@@ -329,6 +367,7 @@ class Distributor:
             self.sent[client.location.host.name] = total_size(delivery.need) or 0
 
     def _local_files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+        """Return each file with its path on this machine; files of another host become available as they arrive."""
         if self._local is not None:
             return ((file, self._local[file]) for file in files)
         with self._open_source() as source:
@@ -341,14 +380,21 @@ class Distributor:
 
     @contextmanager
     def _open_source(self) -> Iterator[StoreClient]:
-        """Losing the source's connection is the source's error: the target is not unreachable."""
+        """Yield the source's store. A lost connection to the source becomes a HostError that names it.
+
+        An Unreachable would be taken for the target's.
+        """
         try:
             yield StoreClient(self._source, self._pool.session(self._source.host))
         except Unreachable as error:
             raise HostError(f"{self._source.host.name}: {error.reason}", error.fix) from None
 
     def _check_source(self, error: HostError) -> None:
-        """Remove damaged files there, so that the next command gets them again. Other transfers then miss them."""
+        """After a failed route, refuse to go on if the source has a damaged file.
+
+        Damaged files are removed from the source's store, so that the next command gets them again. Other transfers of
+        this call then fail because those files are gone, so the damage is remembered for them.
+        """
         with self._lock:
             if isinstance(error, DamagedFile):
                 with self._open_source() as source:

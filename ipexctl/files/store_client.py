@@ -1,7 +1,9 @@
-"""Calls to one host's store of files: query, download, upload. `node/files/store.py` is the host's side.
+"""Call the store of files on a host: ask what it has, let it download, upload, read. `node/files/store.py` is its side.
 
-The host checks each hash and moves complete files into place; a repeated transfer continues a broken one. URLs and
-logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash is `DamagedFile`.
+A store is a directory with a file for each hash, `SHA256/NAME`. The host checks each hash and moves complete files into
+place; a repeated transfer continues a broken one. URLs and logins go on stdin. Callers tell by the error whose fault it
+is: `NotInStore` if a file of this machine can't be read, `DamagedFile` if a file does not have its hash, any other
+HostError for the host.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 _BUFFER: Final = 1 << 16
 _STDERR_KEPT: Final = 1000
-_LABELS: Final = {
+"""Bytes of the end of stderr that are kept for an error."""
+_LABELS: Final = {  # action → what the user sees that it does
     "have": "look at its files",
     "receive": "receive files",
     "connect": "receive files from another host",
@@ -51,9 +54,12 @@ _LABELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
+    """A file in a store, or one that is to come there. Two with the same hash, name and size are equal."""
+
     sha256: str
     name: str
     size: int | None = None
+    """Bytes; None if unknown."""
     have: int = field(default=0, compare=False)
     """Bytes that the target has, from an earlier transfer."""
 
@@ -61,46 +67,60 @@ class StoredFile:
         return {"sha256": self.sha256, "name": self.name, "size": self.size}
 
     def to_send(self) -> StoreFile:
+        """Return the file for a request that sends it, from the byte on that the target lacks."""
         return {**self.to_json(), "offset": self.have}
 
 
 def total_size(files: Iterable[StoredFile]) -> int | None:
+    """Return the bytes of all files; None if a size is unknown."""
     sizes = [file.size for file in files]
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
+    """Where a store is, and how a call of the agent there starts."""
+
     host: Host
     python: str
+    """Path of a Python there; empty to look for one."""
     store: str
+    """Path of the store."""
     address: str | None = None
+    """Address of the host for other hosts; None if they do not reach it."""
     home: str = ""
     """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
     is_guarded: bool = False
-    """Other accounts may change a parent directory: see `store.enter_store`."""
+    """True if other accounts may change a parent directory: see `store.enter_store`."""
     is_of_path: bool = False
-    """A push's PATH is what the user can name instead, not a home."""
+    """True if the store belongs to a push's PATH, so that a fix names another PATH, not another home."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadItem:
+    """A file for the host to download."""
+
     blob: StoredFile
     url: str
     headers: Mapping[str, str] | None = None
+    """Such as a login; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
     got: tuple[str, ...]
+    """Hashes of the files that the store has now."""
     failed: Mapping[str, str]
+    """Hash → why the file was not downloaded."""
 
 
 class StoreClient(NamedTuple):
+    """Calls to one store, over one session."""
+
     location: StoreLocation
     session: Session
     timeout: float | None = None
-    """Limits each call."""
+    """Seconds for each call; None for no limit."""
 
     def call(
         self,
@@ -111,6 +131,7 @@ class StoreClient(NamedTuple):
         stdin: Readable | None = None,
         on_event: Callable[[Reply], None] = ignore_event,
     ) -> Reply:
+        """Call a command of the agent with what it must know about this store."""
         at = self.location
         options = {"home": at.home, "guarded": at.is_guarded, "is_of_path": at.is_of_path}
         return call(
@@ -127,7 +148,10 @@ class StoreClient(NamedTuple):
         )
 
     def missing(self, blobs: Sequence[StoredFile], *, verify: bool = False) -> tuple[StoredFile, ...]:
-        """Blobs that the store lacks. `verify` reads all its bytes and removes damaged files first."""
+        """Return those of the files that the store lacks, with the bytes that it has of each.
+
+        `verify`: True to read all bytes of the store first, and to remove damaged files.
+        """
         if not blobs:
             return ()
         request: HaveRequest = {
@@ -150,7 +174,11 @@ class StoreClient(NamedTuple):
         on_bytes: Callable[[int], None] = ignore_event,
         on_got: Callable[[str], None] = ignore_event,
     ) -> DownloadResult:
-        """Let the host download with these pip settings or its own. URLs and credentials go on stdin."""
+        """Let the host download files.
+
+        `settings`: certificates and proxy; None for none. `on_bytes` is called with the bytes received so far, `on_got`
+        with the hash of each complete file.
+        """
         if not downloads:
             return DownloadResult((), {})
         request: DownloadRequest = {
@@ -170,11 +198,12 @@ class StoreClient(NamedTuple):
         on_lacking: Callable[[Reply], object] | None = None,
         on_bytes: Callable[[int], None] = ignore_event,
     ) -> tuple[str, ...]:
-        """Upload files in one stream; returns the hashes that arrived.
+        """Upload files in one stream, and return the hashes that arrived.
 
         The iterable may block until a file is available, while earlier ones are sent. Its errors are raised here. The
-        host first checks that it has room for the `expected` files. `on_lacking` gets what it lacks of them, before
-        the iterable is read.
+        host first checks that it has room for the `expected` files. `on_lacking` gets the host's answer what it lacks
+        of them, before the iterable is read; without it, all files are sent. Raises a DamagedFile if a file does not
+        have its hash, and a LostClaim if it must be asked again what it lacks.
         """
         answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
@@ -208,7 +237,10 @@ class StoreClient(NamedTuple):
         return reply.texts("got")
 
     def read_all(self, files: Sequence[StoredFile], receive_files: Callable[[StoreRequest, BinaryIO], Json]) -> Reply:
-        """Let the host send files; `receive_files` reads their stream in another thread."""
+        """Let the host send files, and return what `receive_files` returns, which reads the stream in another thread.
+
+        Raises the error of `receive_files`, and a HostError if the host's program fails.
+        """
         request: StoreRequest = {"store": self.location.store, "files": [file.to_json() for file in files]}
         read_end, write_end = os.pipe()
 
@@ -246,7 +278,7 @@ class StoreClient(NamedTuple):
 def report_events(
     on_bytes: Callable[[int], None], on_got: Callable[[str], None] = ignore_event
 ) -> Callable[[Reply], None]:
-    """Reports received bytes and complete files."""
+    """Return a handler of events that reports received bytes and the hashes of complete files."""
 
     def on_event(event: Reply) -> None:
         kind = event.get("event")
@@ -259,16 +291,20 @@ def report_events(
 
 
 class DamagedFile(HostError):
-    """A sent file, `sha256`, doesn't match its hash."""
+    """Raised if a file that was sent, `sha256`, does not have that hash."""
 
     sha256 = ""
 
 
 class LostClaim(HostError):
-    """Another process took what an earlier transfer had left on the host: ask it again what it lacks."""
+    """Raised if another process took over what an earlier transfer had left: the host must be asked again."""
 
 
 def refuse_damaged(reply: Reply, subject: str) -> None:
+    """Raise the error of a file that failed: a DamagedFile before a LostClaim or HostError. Nothing if none failed.
+
+    `subject`: whose fault a wrong hash is, such as `the copy on this machine is damaged`.
+    """
     failed = reply.records("failed")
     if wrong := [item for item in failed if item.get("kind") == "hash"]:
         error = DamagedFile(f"{subject}: {wrong[0].text('reason')}")
@@ -290,11 +326,13 @@ class ArrivingFiles:
         self._errors: dict[str, HostError] = {}
 
     def add(self, sha256: str) -> None:
+        """Note that a file is complete."""
         with self._changed:
             self._arrived.add(sha256)
             self._changed.notify_all()
 
     def end(self, files: Iterable[StoredFile], error: HostError) -> None:
+        """Note that nothing more of these files comes. Threads that still wait for one raise the error."""
         with self._changed:
             self._errors.update((file.sha256, error) for file in files)
             self._changed.notify_all()
@@ -308,6 +346,7 @@ class ArrivingFiles:
                 yield file, Path(self._store, sha256, file.name)
 
     def _wait(self, wanted: Iterable[str]) -> list[str]:
+        """Wait until at least one of these hashes has arrived, and return those that have."""
         with self._changed:
             while not (arrived := [sha256 for sha256 in wanted if sha256 in self._arrived]):
                 if self._cancel.thrown:
@@ -358,6 +397,7 @@ class Relay:
         return self._arriving.files(files)
 
     def _read(self, files: Sequence[StoredFile]) -> None:
+        """Read files from the host; at the end, threads that still wait for one get the error. Runs in a thread."""
         error = HostError("the source is lost")
         try:
             with self._source() as source:

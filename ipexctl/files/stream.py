@@ -1,6 +1,7 @@
-"""Local files as one `file_stream`: for a project's tree, a parcel, or a host's store.
+"""Yield local files as one stream of bytes (`node/files/file_stream.py`): for a project's tree, a parcel, or a store.
 
-Files are opened when the stream reaches them; one that changed since it was listed is an error, never half a file.
+Files are opened when the stream reaches them. One that changed since it was listed raises a NotInStore, so that a host
+never keeps half a file.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +24,16 @@ if TYPE_CHECKING:
 
 
 class NotInStore(HostError):
-    """A local file can't be read: not a failure of the target."""
+    """Raised if a file on this machine can't be read: no failure of the host that should get it."""
 
 
 def explain_changed(path: Path | str) -> NotInStore:
+    """Return the error for a file that changed while it was sent."""
     return NotInStore(f"{path} on this machine changed while it was sent", "run it again when it is complete")
 
 
 def stream_entries(root: bytes, entries: Iterable[ManifestEntry]) -> Iterator[bytes]:
-    """Files of a project or a parcel, small ones in groups. Raises a NotInStore if one changed since the scan."""
+    """Yield the stream of files below `root`, small ones in groups. Raises a NotInStore if one has changed."""
     group: list[ManifestEntry] = []
     room = CHUNK
     for entry in entries:
@@ -47,12 +50,14 @@ def stream_entries(root: bytes, entries: Iterable[ManifestEntry]) -> Iterator[by
 
 
 def _pack(root: bytes, group: Sequence[ManifestEntry]) -> Iterator[bytes]:
+    """Yield a group of files as one piece; nothing for an empty group."""
     if group:
         header = group_header((entry.content, entry.size) for entry in group)
-        yield b"".join((header, *(chunk for entry in group for chunk in _read_file(root, entry))))
+        yield b"".join((header, *chain.from_iterable(_read_file(root, entry) for entry in group)))
 
 
 def _read_file(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
+    """Yield the bytes of a file. Raises a NotInStore at its end if it does not have its hash."""
     path, digest = os.path.join(root, encode_name(entry.path)), hashlib.sha256()
     try:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
@@ -67,7 +72,10 @@ def _read_file(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
 
 
 def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
-    """Files for a store, each from its offset. The iterable may block."""
+    """Yield the stream of files for a store, each from its `offset` on. The iterable may block.
+
+    Raises a NotInStore for a file that can't be read or has another size; the store checks the hash.
+    """
     for blob, path in files:
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:

@@ -149,7 +149,7 @@ def explain_foreign_run(record: RunRecord) -> str:
 def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
     spec = context.spec
     options = CallOptions(spec.options.hosts, spec.options.run)
-    record = record_of(plan, context.nodes_of(plan), connect, options, time.time())
+    record = record_of(plan, context.spec.nodes_of(plan), connect, options, time.time())
     return replace(record, project=str(spec.project.root), typed=spec.typed)
 
 

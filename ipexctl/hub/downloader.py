@@ -1,7 +1,11 @@
-"""Chooses the machine that downloads from a hub, and a Python there that has huggingface_hub. `auto` takes the first
-host that reaches the hub, preferably one with huggingface_hub; if no host does, the control machine. A hub on a
-loopback address is reached from the control machine only: on a host, another program may listen there and would get the
-token.
+"""Choose the machine that downloads from a hub, and a Python there that has huggingface_hub.
+
+- With `--on auto`, it is the first host that reaches the hub and has huggingface_hub, else the first that reaches the
+  hub, else the control machine. If no environment there has huggingface_hub, a small one is installed.
+- A hub on a loopback address is reached from the control machine only. On a host, another program may listen there and
+  would get the token.
+- The token leaves the environment of this process first (`take_hub_access`), so that ssh and other programs that are
+  started from here do not inherit it.
 """
 
 from __future__ import annotations
@@ -41,14 +45,16 @@ from ipexctl.stack.resolve.reasons import because, recorded
 
 PACKAGE: Final = "huggingface_hub"
 NAME: Final = "hub-download"
+"""Name of the small environment that is installed for downloads."""
 _ROW: Final = StackSpec(name="hub", torch="", torch_patches=(), torch_pythons=())
 _REQUIREMENT: Final = f"{PACKAGE}>=0.30"
 """First version that lists files with hashes and puts the hub's message into its errors."""
 _OLDEST_GLIBC: Final = "2.28"
+"""Assumed if the host's glibc is unknown."""
 
 
 def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
-    """Replace the fix, because it has options of `install` that `push` lacks."""
+    """Return an error of `push` for a refusal of the lock: its own fix has options of `install` that `push` lacks."""
     return HostError(
         f"{PACKAGE} can't be installed for the download: {refusal.reason}",
         f"an index of yours: PIP_INDEX_URL=URL; or install {PACKAGE} beside ipexctl; or, without internet, "
@@ -57,6 +63,10 @@ def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
 
 
 def install_downloader(opened: OpenHosts, host: Host, facts: Facts, watch: Watch) -> str:
+    """Install a small environment with huggingface_hub on a host, and return the path of its Python there.
+
+    Raises a HostError if the host has no Python, if no index has the package, or if the installation fails.
+    """
     from ipexctl.stack.lock.stack_locking import lock_plan  # slow to import, and seldom needed
 
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), (), name=NAME)
@@ -100,10 +110,10 @@ class _Installer(EnvInstaller):
 
     def _verify(self, host: Host, session: Session, *, changed: bool, shares_home: bool = False) -> None:
         del shares_home
-        found = self.check(host, session)
-        if found.record is None:
+        checked = self.check(host, session)
+        if checked.record is None:
             raise HostError(
-                f"the environment {self.spec.name} is damaged: {found.problem}", "check the disk of its home"
+                f"the environment {self.spec.name} is damaged: {checked.problem}", "check the disk of its home"
             )
         self._client(host, session).link(self.spec.name, NAME)
         self.context.add_result(host, "changed" if changed else "ok", env=self.spec.name)
@@ -111,15 +121,18 @@ class _Installer(EnvInstaller):
 
 CONTROL, NODE0 = "control", "node0"
 TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-_TOKEN_FILE: Final = 10_000
+"""Variables of the token; the first one that is set counts."""
+_LONGEST_TOKEN_FILE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """Address and token of the hub, as huggingface_hub finds them on the control machine."""
+    """Address and token of the hub, as huggingface_hub finds them on the control machine. Its repr hides the token."""
 
     endpoint: str
+    """HF_ENDPOINT; empty for huggingface.co."""
     token: str
+    """Empty without one."""
 
     @property
     def url(self) -> str:
@@ -127,6 +140,7 @@ class HubAccess:
 
     @property
     def is_of_control(self) -> bool:
+        """True if the hub has a loopback address, which means this machine."""
         return is_loopback(urlsplit(self.url).hostname or "")
 
     def __repr__(self) -> str:
@@ -134,7 +148,11 @@ class HubAccess:
 
 
 def take_hub_access(environ: MutableMapping[str, str]) -> HubAccess:
-    """Take the token out of the environment, so that no program started from here, such as ssh, gets it."""
+    """Return the hub's address and token, and remove the token from `environ`.
+
+    Without a variable, the token is that of `hf auth login`, unless HF_HUB_DISABLE_IMPLICIT_TOKEN is set. Raises a
+    UserError for an HF_ENDPOINT or a token that can be none.
+    """
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
@@ -149,44 +167,55 @@ def take_hub_access(environ: MutableMapping[str, str]) -> HubAccess:
 
 
 def _token_of_file(environ: Mapping[str, str]) -> str:
+    """Return the content of the file in which `hf auth login` keeps the token; empty if it can't be read."""
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    named = environ.get("HF_TOKEN_PATH") or f"{environ.get('HF_HOME') or f'{cache}/huggingface'}/token"
+    home = environ.get("HF_HOME") or f"{cache}/huggingface"
+    path = environ.get("HF_TOKEN_PATH") or f"{home}/token"
     try:
-        with Path(os.path.expandvars(named)).expanduser().open(encoding="ascii") as file:
-            return file.read(_TOKEN_FILE)
+        with Path(os.path.expandvars(path)).expanduser().open(encoding="ascii") as file:
+            return file.read(_LONGEST_TOKEN_FILE)
     except (OSError, ValueError, RuntimeError):
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Downloader:
+    """The machine that downloads."""
+
     host: Host
     python: str
+    """Path of a Python there that has huggingface_hub."""
     is_control: bool
+    """True for the control machine, unless it is one of the call's hosts."""
 
     @property
     def name(self) -> str:
+        """Return its name in messages."""
         return "the control machine" if self.is_control else self.host.name
 
 
 def find_downloader(
     on: str, access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts], watch: Watch
 ) -> Downloader:
-    """Raises a HostError if the machine can't download, a UserError if `on` is not a host of the call."""
+    """Return the machine that `--on` means: `auto`, `control`, `node0` or the name of a host.
+
+    `facts`: host → what is known of it; a host without an entry does not count for `auto`. Raises a HostError if the
+    machine can't download, and a UserError if `on` is not a host of the call.
+    """
     hosts = opened.hosts
-    own = next((host for host in hosts if is_this_machine(host)), LOCAL)
+    this_machine = next((host for host in hosts if is_this_machine(host)), LOCAL)
     if on == HUB_MACHINE:
-        host = _reaching(access, opened, facts) or own
+        host = _choose_host(access, opened, facts) or this_machine
     else:
-        named = {CONTROL: own, NODE0: hosts[0], **{host.name: host for host in hosts}}
-        if on not in named:
+        by_name = {CONTROL: this_machine, NODE0: hosts[0], **{host.name: host for host in hosts}}
+        if on not in by_name:
             raise UserError(f"{on!r} is not one of the hosts", fix="--on control, node0, auto or the name of a host")
-        host = named[on]
-        if access.is_of_control and host != own:
+        host = by_name[on]
+        if access.is_of_control and host != this_machine:
             fix = "leave --on out, or name an address of the hub that the hosts reach"
             raise UserError(f"HF_ENDPOINT {access.url} is an address of this machine, not of {host.name}", fix=fix)
     is_control = host not in hosts
-    if host == own and find_spec(PACKAGE) is not None:
+    if host == this_machine and find_spec(PACKAGE) is not None:
         return Downloader(host, sys.executable, is_control)
     known = facts.get(host.name) or next(gather_facts(opened.only([host]))).require_home()[0]
     python = python_of(known)
@@ -198,16 +227,21 @@ def find_downloader(
 
 
 def python_of(facts: Facts) -> str | None:
+    """Return the Python of the host's first environment that works and has huggingface_hub; None if there is none."""
     if facts.home is None:
         return None
-    names = ("huggingface-hub", PACKAGE)
-    found = [
-        env.name for env, record in records_of(facts) if env.runs and any(name in record.packages for name in names)
-    ]
-    return f"{facts.home.path}/envs/{found[0]}/bin/python" if found else None
+    names = {"huggingface-hub", PACKAGE}
+    for env, record in records_of(facts):
+        if env.runs and not names.isdisjoint(record.packages):
+            return f"{facts.home.path}/envs/{env.name}/bin/python"
+    return None
 
 
-def _reaching(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) -> Host | None:
+def _choose_host(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) -> Host | None:
+    """Return the first host that reaches the hub and has huggingface_hub, else the first that reaches it, else None.
+
+    Hosts are asked without the token.
+    """
     if access.is_of_control:
         return None
     request: HubRequest = {
@@ -225,6 +259,6 @@ def _reaching(access: HubAccess, opened: OpenHosts, facts: Mapping[str, Facts]) 
         return not reply.decode(FoundHub).problem
 
     known = opened.only(host for host in opened.hosts if host.name in facts)
-    found = {done.host.name for done in known.each(reaches) if done.result}
-    able = [host for host in opened.hosts if host.name in found]
-    return next((host for host in able if python_of(facts[host.name]) is not None), next(iter(able), None))
+    names = {done.host.name for done in known.each(reaches) if done.result}
+    reaching = [host for host in opened.hosts if host.name in names]
+    return next((host for host in reaching if python_of(facts[host.name]) is not None), next(iter(reaching), None))

@@ -1,5 +1,6 @@
-"""Names of Hugging Face repositories, and the versions of their libraries that changed something for us, from the
-wheels on PyPI of November 2026. All messages take versions and commands from here.
+"""Names of Hugging Face repositories, and the versions of their libraries that changed something for us.
+
+The versions were read from the wheels on PyPI in November 2026. All messages take versions and commands from here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ipexctl.node.common.hub_cache import HF_HOME, folder_of, is_repo_id, is_rev
 
 RepoKind = Literal["model", "dataset"]
 PREFIXES: Final[dict[str, RepoKind]] = {"hf:": "model", "hf-dataset:": "dataset"}
+"""Prefix of a repository in a command → its kind."""
 DEFAULT_REVISION: Final = "main"
 
 LAST_DDP_CCL: Final = "5.0.0"
@@ -42,23 +44,32 @@ LEAST_USEFUL: Final = {"trl": RESUMING_TRL}
 class HubRepo(NamedTuple):
     kind: RepoKind
     repo_id: str
+    """`ORG/NAME`, or `NAME`."""
     revision: str = DEFAULT_REVISION
+    """A branch, tag or commit."""
 
     @property
     def word(self) -> str:
+        """Return the repository as `push` takes it: `hf:org/model@v2`, without `@main`."""
         prefix = next(prefix for prefix, kind in PREFIXES.items() if kind == self.kind)
         return prefix + self.repo_id + (f"@{self.revision}" if self.revision != DEFAULT_REVISION else "")
 
     @property
     def folder(self) -> str:
+        """Return its directory in a cache: `models--org--model`."""
         return folder_of(self.kind, self.repo_id)
 
 
 def is_repo_word(text: str) -> bool:
+    """True if an argument of `push` names a repository, not a path."""
     return text.startswith(tuple(PREFIXES))
 
 
 def parse_repo(text: str) -> HubRepo:
+    """Read an argument such as `hf:org/model@v2`, for which `is_repo_word` is true.
+
+    Raises a UserError if its name or revision can be none.
+    """
     prefix, _, name = text.partition(":")
     repo_id, at, revision = name.partition("@")
     if not is_repo_id(repo_id) or (at and not is_revision(revision)):
@@ -68,14 +79,19 @@ def parse_repo(text: str) -> HubRepo:
 
 
 def push_command(repos: Iterable[HubRepo]) -> FixCommand:
+    """Return the command that copies these repositories to the hosts."""
     return ipexctl_command("push", *(repo.word for repo in repos))
 
 
 def load_call(repo: HubRepo) -> str:
-    """`load_dataset("org/name")` asks the hub first (datasets 5.2)."""
+    """Return Python code that loads a pushed dataset from the cache of a host.
+
+    It is not `load_dataset("org/name")`, because that asks the hub first (datasets 5.2).
+    """
     revision = f', revision="{repo.revision}"' if repo.revision != DEFAULT_REVISION else ""
     return f'load_dataset(snapshot_download("{repo.repo_id}", repo_type="dataset"{revision}))'
 
 
 def hf_home(home: str) -> str:
+    """Return the HF_HOME of the ranks in a home of ipexctl."""
     return f"{home}/{HF_HOME}"

@@ -1,6 +1,8 @@
-"""`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache. One machine downloads, and the files
-then go from host to host as in any push. Only the downloading machine gets the token, on stdin. A file list from a host
-is checked before use (`node/common/hub_cache.py: first_misplaced_path`).
+"""`ipexctl push hf:ORG/MODEL`: copy repositories of a hub to the cache of every host.
+
+One machine downloads (`downloader.py` chooses it), and the files then go from host to host as in any push. Only the
+downloading machine gets the token, on stdin. The list of files comes from a host, so it is checked before it is used:
+no path may lead out of the repository's directory (`node/common/hub_cache.py: first_misplaced_path`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from concurrent import futures
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +45,30 @@ from ipexctl.text import readable
 @dataclass(frozen=True, slots=True)
 class PushedRepo:
     word: str
+    """As in the command: `hf:org/model`."""
     commit: str
     files: int
     bytes: int
     downloaded_bytes: int
+    """Bytes that the downloading machine lacked; in a dry run, that it lacks."""
     path: str = ""
-    """Directory of a dataset on the hosts, which scripts and options name there."""
+    """Directory of a dataset on the hosts, which scripts and options name there; empty for a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubPushReport(PushReport):
     on: str = ""
+    """Name of the machine that downloads; empty if none could be chosen."""
     repos: tuple[PushedRepo, ...] = ()
+    """Empty if the download failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubPushOptions:
     on: str
+    """The machine that downloads: `auto`, `control`, `node0` or the name of a host."""
     include: tuple[str, ...] = ()
+    """Patterns of files; empty for all files."""
     dry_run: bool = False
 
 
@@ -70,12 +79,17 @@ def push_repos(
     options: HubPushOptions,
     watch: Watch = ignore_event,
 ) -> HubPushReport:
-    """Raises a UserError for a machine that is not a host of the call."""
+    """Download the repositories on one machine, and copy them to the other hosts.
+
+    If the download fails, the report has that error for every host. Raises a UserError if `options.on` is not a host of
+    the call.
+    """
     began, hosts = time.monotonic(), opened.hosts
-    words = _words(repos)
+    source_text = " ".join(repo.word for repo in repos)
     cache = hf_home(opened.home)
-    answers = gather_facts(opened)
-    facts: dict[str, Facts] = {found.host.name: found.facts for found in answers if found.facts is not None}
+    facts: dict[str, Facts] = {
+        answer.host.name: answer.facts for answer in gather_facts(opened) if answer.facts is not None
+    }
     on = ""
     try:
         downloader = find_downloader(options.on, access, opened, facts, watch)
@@ -83,41 +97,42 @@ def push_repos(
         entries, snapshots = _download(repos, access, downloader, opened, options, watch)
     except HostError as error:
         seconds = time.monotonic() - began
-        named = HostError(f"{on}: {error.reason}", error.fix) if on else error
-        failed = tuple(PushResult.of_error(host, named, seconds=seconds) for host in hosts)
-        return HubPushReport(failed, seconds, words, cache, 0, 0, True, options.dry_run, on)
+        error_of_machine = HostError(f"{on}: {error.reason}", error.fix) if on else error
+        failed = tuple(PushResult.of_error(host, error_of_machine, seconds=seconds) for host in hosts)
+        return HubPushReport(failed, seconds, source_text, cache, 0, 0, True, options.dry_run, on)
     manifest = Manifest.of([entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries])
     source = PushSource(Path(cache).expanduser(), manifest)
     push = Push(
         source,
-        words,
+        source_text,
         opened.only(host for host in hosts if host != downloader.host),
-        PushOptions(cache, True, options.dry_run, repos=words),
+        PushOptions(cache, True, options.dry_run, repos=source_text),
         watch,
         facts=facts,
         origin=None if downloader.is_control else _send_from(downloader, manifest),
         sender=None if downloader.is_control else downloader.host,
     )
     report = push.run()
-    place = next((hf_home(each.home.path) for each in facts.values() if each.home is not None), cache)
+    homes = (host_facts.home for host_facts in facts.values())
+    cache_on_hosts = next((hf_home(home.path) for home in homes if home is not None), cache)
     pushed = tuple(
         PushedRepo(
             repo.word,
-            found.commit,
-            found.files,
-            _size_of(found, entries),
-            found.downloaded,
-            f"{place}/{HUB_CACHE}/{repo.folder}/snapshots/{found.commit}" if repo.kind == "dataset" else "",
+            snapshot.commit,
+            snapshot.files,
+            _size_of(snapshot, entries),
+            snapshot.downloaded,
+            f"{cache_on_hosts}/{HUB_CACHE}/{repo.folder}/snapshots/{snapshot.commit}" if repo.kind == "dataset" else "",
         )
-        for repo, found in zip(repos, snapshots, strict=True)
+        for repo, snapshot in zip(repos, snapshots, strict=True)
     )
     done = {result.host.name: result for result in report.hosts}
     if not downloader.is_control:
-        done[downloader.host.name] = _own_result(downloader.host, pushed, cache, time.monotonic() - began)
+        done[downloader.host.name] = _downloader_result(downloader.host, pushed, cache, time.monotonic() - began)
     return HubPushReport(
         tuple(done[host.name] for host in hosts if host.name in done),
         time.monotonic() - began,
-        words,
+        source_text,
         cache,
         sum(repo.files for repo in pushed),
         manifest.size,
@@ -128,7 +143,8 @@ def push_repos(
     )
 
 
-def _own_result(host: Host, pushed: Sequence[PushedRepo], path: str, seconds: float) -> PushResult:
+def _downloader_result(host: Host, pushed: Sequence[PushedRepo], path: str, seconds: float) -> PushResult:
+    """Return the result of the host that downloaded, to which nothing was pushed."""
     downloaded = sum(repo.downloaded_bytes for repo in pushed)
     files = sum(repo.files for repo in pushed)
     if not downloaded:
@@ -137,9 +153,9 @@ def _own_result(host: Host, pushed: Sequence[PushedRepo], path: str, seconds: fl
 
 
 def _size_of(snapshot: SnapshotReply, entries: Sequence[ManifestEntry]) -> int:
-    return sum(
-        entry.size for entry in entries if entry.kind == "f" and entry.path.startswith(f"{snapshot.folder}/blobs/")
-    )
+    """Return the bytes of a snapshot's files; a file that it has twice counts once."""
+    blobs = f"{snapshot.folder}/blobs/"
+    return sum(entry.size for entry in entries if entry.kind == "f" and entry.path.startswith(blobs))
 
 
 def _download(
@@ -150,6 +166,11 @@ def _download(
     options: HubPushOptions,
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
+    """Download on the chosen machine; return the entries of its cache, and a snapshot for each repository.
+
+    In a dry run, the machine only asks the hub. Raises a HostError if the download fails, and a MalformedReply if the
+    machine answers with other repositories or with paths outside them.
+    """
     request: HubDownloadRequest = {
         "home": opened.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -177,17 +198,15 @@ def _download(
         on_event=on_event,
         timeout=opened.timeout,
     )
-    snapshots = tuple(each.decode(SnapshotReply) for each in reply.records("snapshots"))
-    if [found.folder for found in snapshots] != folders:
+    snapshots = tuple(record.decode(SnapshotReply) for record in reply.records("snapshots"))
+    if [snapshot.folder for snapshot in snapshots] != folders:
         raise MalformedReply("it names other repositories", str(dict(reply))[:200])
-    return [entry for found in snapshots for entry in _read_entries(found.folder, found.entries)], snapshots
-
-
-def _words(repos: Sequence[HubRepo]) -> str:
-    return " ".join(repo.word for repo in repos)
+    entries = chain.from_iterable(_read_entries(snapshot.folder, snapshot.entries) for snapshot in snapshots)
+    return list(entries), snapshots
 
 
 def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
+    """Return the entries in a host's list. Raises a MalformedReply if one is not of this repository's directory."""
     try:
         entries = read_entries(text.encode())
     except (AgentError, JsonError, TypeError, ValueError) as error:
@@ -198,9 +217,10 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
 
 
 def _send_from(downloader: Downloader, manifest: Manifest) -> Origin:
-    """Files that the downloading host has in its cache."""
+    """Return the origin of a push whose files are in the cache of the host that downloaded them."""
 
     def send(transfer: FileTransfer, held: ExitStack) -> list[Distributor]:
+        """Let the host offer its files until `held` is closed, and return what distributes them."""
         host, pool = downloader.host, transfer.pool
         files = [StoredFile(sha256, CONTENT, manifest.files[sha256].size) for sha256 in transfer.contents]
         paths = [[sha256, manifest.files[sha256].path.removeprefix(f"{HUB_CACHE}/")] for sha256 in transfer.contents]
@@ -219,4 +239,5 @@ def _send_from(downloader: Downloader, manifest: Manifest) -> Origin:
 
 
 def _store_of(event: Reply) -> str | None:
+    """Return the path of the store that the host offers; None for any other event."""
     return event.text("store") if event.get("event") == "offered" else None

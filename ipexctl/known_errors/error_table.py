@@ -533,9 +533,9 @@ def _too_few(found: PatternMatch) -> tuple[str, str]:
     there, size, ranks = found.groups["there"], int(found.groups["all"]), len(found.context.outputs)
     if size > ranks:
         cause = f"the script waits for {size} ranks (world_size), and the run has {ranks}: {there}/{size} came"
-        return f"{cause}{found.fields()['at']}", Fix(
-            f"leave world_size out: it is {ranks} in each rank; or start as many: `ipexctl run -n {size}`"
-        )
+        more = ipexctl_command("run", "-n", f"{size}", argv=found.context.plan.asked.program)
+        fix = Fix(f"leave world_size out: it is {ranks} in each rank; or start as many: {{more}}", more=more)
+        return f"{cause}{found.fields()['at']}", fix
     seconds = found.groups["seconds"]
     cause = f"only {there} of {size} ranks connected to rank 0 in {seconds} s: the others use another address"
     see = Fix("`ipexctl logs {run}`", run=found.context.run)
@@ -614,6 +614,9 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
 def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
     host, how = found.output.host, found.groups.get("how", "SIGTERM")
     cause = f"mpirun was ended on {host} by {how}, and not by ipexctl: by a person, a scheduler or a guard of memory"
+    if part := found.groups.get("part"):
+        cause = f"mpirun ended the ranks because {part}, of mpirun itself, had ended on {host} just before"
+        cause += ": killed by a person, a scheduler or a guard of memory, or by the kernel"
     if how == "SIGKILL":
         see = Fix(
             "see whether the kernel did, as root on {host}: dmesg -T | grep -i kill; then run it again", host=host

@@ -50,6 +50,8 @@ _DEAD_THREAD: Final = re.compile(r"^Exception in thread (\S+(?: \(\S+\))?):$", r
 _OF_CHILDREN: Final = re.compile(r"/multiprocessing/|/concurrent/futures/|/subprocess\.py")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?:\s(?P<words>.*))?)?$")
+_RAISES: Final = re.compile(r"(?:^|[:;] ?)(?:raise\s+(?:\w+\.)*[A-Z]\w*|assert\b)")
+_ERRNO: Final = re.compile(r"[\w.]+: \[Errno \d+\]")
 _OF_PACKAGES: Final = ("site-packages", "dist-packages", "/inrank/")
 _OF_PYTHON: Final = ("/lib/python3", "<")
 _COMPILED: Final = (".pyx", ".pxi", ".pxd")
@@ -109,12 +111,17 @@ class RankOutput:
     def last_text(self) -> str:
         if self.is_short:
             return self.text
+        return "\n".join(filter(None, reversed(self.last_words)))
+
+    @cached_property
+    def last_words(self) -> tuple[str, ...]:
+        """The last exception and what follows it; without one, the last lines on stderr, and those on stdout."""
         for lines in (self.err, self.out):
             cleared = [bare(line) for line in lines]
             start = _last_exception(cleared)
             if start is not None:
-                return "\n".join(cleared[start:])
-        return "\n".join(map(bare, (*self.out[-_OUT_LINES:], *self.err[-_ERR_LINES:])))
+                return ("\n".join(cleared[start:]),)
+        return "\n".join(map(bare, self.err[-_ERR_LINES:])), "\n".join(map(bare, self.out[-_OUT_LINES:]))
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
@@ -152,6 +159,14 @@ class RankOutput:
         frame = self._frame
         text = self.last_text.partition(frame[0])[2].partition("\n")[2].partition("\n")[0] if frame is not None else ""
         return shorten_text(text.strip(), 100) if text.startswith("    ") else ""
+
+    @cached_property
+    def is_own_raise(self) -> bool:
+        """True if a line of the script's own code made the exception, whose words are then no library's. The text of
+        an errno is the system's all the same."""
+        is_innermost = bool(self._frames) and self._frame is self._frames[-1]
+        is_own = is_innermost and not _OF_LIBRARY.search(self._frames[-1]["file"])
+        return is_own and bool(_RAISES.search(self.source)) and not _ERRNO.match(self.raised)
 
     @cached_property
     def before(self) -> str:
@@ -613,13 +628,29 @@ def _search(known: KnownError, output: RankOutput) -> re.Match[str] | None:
     if output.is_short or not known.has_condition or (output.rank is None and "launcher" in known.printed):
         texts = [output.text]
     elif output.exception is None and "rank" in known.printed and output.rank is not None:
-        found = (match for pattern in known.patterns for match in pattern.finditer(output.last_text))
-        return max(found, key=lambda match: match.end(), default=None)
+        for text in output.last_words:
+            begin = 0 if output.signal or (output.exit_code or 0) > _OF_SIGNALS else _begin_of_end(text)
+            found = [match for pattern in known.patterns for match in pattern.finditer(text) if match.end() > begin]
+            if found:
+                return max(found, key=lambda match: match.end())
+        return None
     else:
-        texts = [raised for raised in output.raised_in_turn if known.is_met_by(output, raised)]
+        is_own = output.is_own_raise and not known.needs
+        texts = [raised for raised in output.raised_in_turn[is_own:] if known.is_met_by(output, raised)]
         if known.message is not None or known.frame:
             texts = [output.text if known.message is not None else output.last_text][: len(texts)]
     return next(filter(None, (pattern.search(text) for text in texts for pattern in known.patterns)), None)
+
+
+def _begin_of_end(text: str) -> int:
+    """Where the last lines begin that are not empty: what a script that chose its exit code printed before, it
+    survived."""
+    starts = [match.start() for match in re.finditer(r"^.*\S", text, re.MULTILINE)]
+    return starts[-_LAST_LINES] if len(starts) > _LAST_LINES else 0
+
+
+_LAST_LINES: Final = 2
+_OF_SIGNALS: Final = 128
 
 
 def _matched(

@@ -64,7 +64,7 @@ from ipexctl.node.common.plan import (
 from ipexctl.projects.dist_info import dist_info_files
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.script_file import ProjectLocation
-from ipexctl.text import format_count, join_words
+from ipexctl.text import format_count
 from ipexctl.transports import launcher_of
 
 
@@ -289,7 +289,7 @@ def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]
     asked, project = gathered.asked, gathered.spec.project
     words, spec = project.command, gathered.spec
     if hosts_without_bf16(nodes):
-        words = (*words[: len(words) - len(spec.for_bf16)], *spec.without_bf16)
+        words = (*words, *spec.without_bf16)
     if asked.kind == "command" and not project.entry:
         return (*asked.in_front, *words)
     module = ("-m",) if asked.kind == "module" else ()
@@ -351,11 +351,9 @@ def _launcher_notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _bf16_notes(context: LaunchContext) -> Iterator[str]:
-    for_bf16, without = context.gathered.spec.for_bf16, context.gathered.spec.without_bf16
-    if (for_bf16 or without) and (hosts := hosts_without_bf16(context.nodes)):
-        left_out = [f"{shlex.join(for_bf16)} is left out"] if for_bf16 else []
-        change = join_words([*left_out, *([f"{shlex.join(without)} is added"] if without else [])])
-        yield f"{change}: {fold(hosts)} computes faster in fp32, without bf16 instructions"
+    added = context.gathered.spec.without_bf16
+    if added and (hosts := hosts_without_bf16(context.nodes)):
+        yield f"{shlex.join(added)} is added: {fold(hosts)} has no bf16 instructions, so autocast saves no time"
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:

@@ -15,7 +15,6 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.plan import Plan
     from ipexctl.node.hub.hub_check import FoundHub
 
 
@@ -95,9 +94,6 @@ class Gathered:
     def hosts(self) -> tuple[Host, ...]:
         """Hosts in the order of the hostfile; the first is node0."""
         return self.spec.hosts
-
-    def nodes_of(self, plan: Plan) -> tuple[Host, ...]:
-        return tuple(host for host in self.hosts if host.name in plan.names)
 
     @property
     def probe_python(self) -> str:

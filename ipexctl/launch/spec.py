@@ -18,6 +18,8 @@ from ipexctl.projects.script_file import NO_PROJECT, ProjectLocation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.node.common.plan import Plan
+
 
 @dataclass(frozen=True, slots=True)
 class AccelerateConfig:
@@ -65,12 +67,14 @@ class RunSpec:
     hosts_from: str = ""
     """Source of the hosts, for the message that names the project."""
     project: ProjectLocation = NO_PROJECT
-    for_bf16: tuple[str, ...] = ()
-    """Last words of the command that are left out if a processor has no bf16 instructions."""
     without_bf16: tuple[str, ...] = ()
-    """Words that the command then gets instead."""
+    """Arguments that the command gets as its last ones if a processor has no bf16 instructions."""
     options: CallOptions = NO_OPTIONS
     typed: TypedCall = field(default=NOT_TYPED, repr=False)
+
+    def nodes_of(self, plan: Plan) -> tuple[Host, ...]:
+        """Return the hosts of the plan in the order of the hostfile; the first is node0."""
+        return tuple(host for host in self.hosts if host.name in plan.names)
 
     @property
     def variables(self) -> dict[str, str]:

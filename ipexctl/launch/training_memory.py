@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.launch_context import LaunchContext
 from ipexctl.launch.launchers.cpu_options import is_on
-from ipexctl.launch.rank_rules import hosts_without_bf16
 from ipexctl.node.common.plan import TrainingMemory
 from ipexctl.node.common.rank_options import SHARE_WEIGHTS
 from ipexctl.text import join_words, readable
@@ -53,9 +52,8 @@ def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMem
     if found is None or not found.tensors or "peft" in imports or not trains or is_sharded:
         return None
     options = {SHARE_WEIGHTS.name: context.plan.choice(SHARE_WEIGHTS).mode, **_DEFAULTS.get(_tool(context), {})}
-    left_out = gathered.spec.for_bf16 if hosts_without_bf16(context.nodes) else ()
     for given in (gathered.options, *changes):
-        options |= {_RENAMED.get(name, name): value for name, value in given.items() if f"--{name}" not in left_out}
+        options |= {_RENAMED.get(name, name): value for name, value in given.items()}
     memory = memory_of(found.tensors, options, is_alone=context.world_size == 1)
     once, free = memory.of(0), {node.name: node.facts.memory.free for node in context.nodes}
     fits = {name: max(0, size - once) // (memory.of(1) - once) for name, size in free.items() if size is not None}

@@ -1,5 +1,5 @@
-"""Finds where code of a project starts ranks of its own: in a run of several ranks, each would start a training. Pure,
-but for reading the project's modules.
+"""Finds where the module of a command starts a launcher, such as torchrun: in a run of several ranks, each rank would
+start a training of its own. Pure, but for reading the modules.
 """
 
 from __future__ import annotations
@@ -12,14 +12,6 @@ from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SOURCE, read_or_empty
 from ipexctl.projects.modules import find_module, names_imported_by, parse
-
-_SPAWN: Final = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
-_DETECTRON: Final = ("detectron2.engine.launch", "detectron2.engine.launch.launch")
-_IGNITE: Final = "ignite.distributed.Parallel"
-RAY: Final = "Ray"
-_OF_RAY: Final = frozenset({"ray.init", "ray.tune.run", "ray.tune.Tuner", "ray.train.torch.TorchTrainer"})
-_OF_LIGHTNING: Final = ("ddp_spawn", "ddp_notebook", "ddp_fork")
-
 
 _LAUNCH: Final = re.compile(
     r"(?<![\w.])(torchrun|torch\.distributed\.(?:run|launch)|accelerate[ .]launch|accelerate\.commands\.launch)\b"
@@ -52,28 +44,6 @@ class LauncherCall(NamedTuple):
     """What it may be given to start: paths of scripts, and names of modules behind `-m `."""
 
 
-class Spawner(NamedTuple):
-    """The first call of a module that starts ranks."""
-
-    file: str
-    line: int
-    strategy: str
-    """`RAY`, or Lightning's strategy that starts them; or empty. With a rank's variables, each becomes rank 0 of 1."""
-
-
-def find_spawner(tree: ast.Module, text: str, file: str) -> Spawner | None:
-    if _LAUNCH.search(text) and (launch := _launch_in(tree, Path(file), frozenset())) is not None:
-        return Spawner(file, launch.line, "")
-    if not any(word in text for word in ("spawn", "start_processes", "nproc_per_node", "detectron2", "ddp_", "ray")):
-        return None
-    names = dict(_imported(tree))
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    found = (
-        Spawner(file, call.lineno, strategy) for call in calls if (strategy := _starts_ranks(call, names)) is not None
-    )
-    return min(found, default=None, key=lambda spawner: spawner.line)
-
-
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Name in the script → the dotted name that it stands for."""
     for node in ast.walk(tree):
@@ -83,20 +53,6 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _starts_ranks(call: ast.Call, names: Mapping[str, str]) -> str | None:
-    """The strategy of a call that starts ranks, or empty; None for any other call."""
-    dotted = _dotted(call.func, names)
-    keywords = {word.arg: word.value for word in call.keywords if word.arg is not None}
-    if dotted in (*_SPAWN, *_DETECTRON) or (dotted == _IGNITE and "nproc_per_node" in keywords):
-        return ""
-    if dotted in _OF_RAY:
-        return RAY
-    strategy = keywords.get("strategy")
-    is_trainer = dotted.rpartition(".")[2] in ("Trainer", "Fabric") and "lightning" in dotted
-    value = strategy.value if isinstance(strategy, ast.Constant) else None
-    return value if is_trainer and isinstance(value, str) and value in _OF_LIGHTNING else None
 
 
 def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ from ipexctl.node.common.fix import FixCommand, ipexctl_command
 from ipexctl.projects.layout import NO_LAYOUT, ProjectLayout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.named_checkpoints import NamedCheckpoint
-from ipexctl.projects.own_launches import Spawner
 from ipexctl.projects.requirement_files import RequirementFiles
 
 _LONGEST_SCRIPT: Final = 500_000
@@ -77,8 +76,6 @@ class ScriptFile:
     """True if it imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
-    spawner: Spawner | None = None
-    """Where it starts ranks of its own; None if it does not."""
     files: tuple[str, ...] = ()
     """That its text names."""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,8 @@
-"""Decides whether advice that a host sent is ours: the agent's code has its text. A hostile host may send any."""
+"""Decide whether advice that a host sent is ours.
+
+Advice is a command that the user pastes, and a hostile host may send any. The agent's texts are known: they are the
+string constants of its code. Only advice that is one of them, with quoted values in its fields, is shown as our own.
+"""
 
 from __future__ import annotations
 
@@ -14,40 +18,52 @@ from ipexctl.node.common.answer import ANOTHER_HOME, ANOTHER_PATH
 from ipexctl.node.common.fix import fix_from_json
 
 _FIELD: Final = re.compile(r"\{\*?\w+\}")
-_WORD: Final = r"(?:[\w@%+=:,./~-]|'[^']*'|\"'\")+"
-"""As `shlex.quote` writes it: never more than a word of a command."""
-_SHORTEST, _LONGEST, _MOST_QUOTED = 12, 2000, 300
+_ARGUMENT: Final = r"(?:[\w@%+=:,./~-]|'[^']*'|\"'\")+"
+"""An argument of a command as `shlex.quote` writes it: never more than one, and no other command."""
+_SHORTEST_TEMPLATE: Final = 12
+"""Characters outside its fields; a shorter one, such as `{x}: {x}`, would fit nearly any text."""
+_LONGEST_FIX: Final = 2000
+"""Longer texts are not compared with templates, because that may take long."""
+_MOST_QUOTED: Final = 300
 
 
 def read_advice(sent: object) -> str:
-    """A fix of the agent. Other text is quoted as the host's."""
+    """Return a fix of the agent; any other text is quoted as what the host says, so that nobody takes it for ours."""
     fix = fix_from_json(sent)
     text = str(fix)
-    if (
-        not fix
-        or text in _texts_of_agent()
-        or (len(text) <= _LONGEST and any(_fits(text, own) for own in _templates()))
-    ):
+    if not fix or text in _texts_of_agent() or _fits_a_template(text):
         return fix
     return f"it says: {text[:_MOST_QUOTED]!r}"
 
 
+def _fits_a_template(fix: str) -> bool:
+    return len(fix) <= _LONGEST_FIX and any(_fits(fix, template) for template in _templates())
+
+
 def _fits(fix: str, template: str) -> bool:
+    """True if the fix is the template with one or more arguments of a command in each field."""
     head, *others = map(re.escape, _FIELD.split(template))
-    return bool(re.match(head, fix)) and bool(re.fullmatch(f"{_WORD}(?: {_WORD})*".join((head, *others)), fix))
+    if re.match(head, fix) is None:  # most templates differ there, and the next expression is slow
+        return False
+    return re.fullmatch(f"{_ARGUMENT}(?: {_ARGUMENT})*".join((head, *others)), fix) is not None
 
 
 def _templates() -> Iterator[str]:
-    return (text for text in _texts_of_agent() if "{" in text and len(_FIELD.sub("", text)) >= _SHORTEST)
+    """Return the agent's texts that have fields and enough text of their own."""
+    return (text for text in _texts_of_agent() if "{" in text and len(_FIELD.sub("", text)) >= _SHORTEST_TEMPLATE)
 
 
 @functools.cache
 def _texts_of_agent() -> frozenset[str]:
-    texts = {"install one on that host"}
+    """Return all string constants of the agent's code, with `{x}` for each field of an f-string.
+
+    They are without backticks, as `str(fix)` is.
+    """
+    texts = {"install one on that host"}  # of node_call.py, from a host without Python
     for path in Path(*node.__path__).rglob("*.py"):
-        for each in ast.walk(ast.parse(path.read_bytes())):
-            parts = each.values if isinstance(each, ast.JoinedStr) else [each]
-            if isinstance(each, ast.JoinedStr | ast.Constant):
-                found = (str(part.value) if isinstance(part, ast.Constant) else "{x}" for part in parts)
-                texts.add("".join(found).replace("`", ""))
+        for expression in ast.walk(ast.parse(path.read_bytes())):
+            parts = expression.values if isinstance(expression, ast.JoinedStr) else [expression]
+            if isinstance(expression, ast.JoinedStr | ast.Constant):
+                pieces = (str(part.value) if isinstance(part, ast.Constant) else "{x}" for part in parts)
+                texts.add("".join(pieces).replace("`", ""))
     return frozenset(texts | {text.replace(ANOTHER_HOME, ANOTHER_PATH) for text in texts})

@@ -1,5 +1,7 @@
-"""The ssh algorithms that a connection may use: paramiko's that the user's ssh config allows, without weak ones. And
-OpenSSH's name patterns."""
+"""Choose the ssh algorithms of a connection: those of paramiko that the user's ssh config allows, without weak ones.
+
+Also OpenSSH's patterns for names, in which the config lists algorithms and hosts.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,22 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for a pattern with `*` and `?`."""
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Match one pattern, without a leading `!`. Case-sensitive, because ssh's `Host` distinguishes A1 and a1."""
+    """True if a name matches one pattern. Case counts, because ssh's `Host` distinguishes A1 and a1.
+
+    `pattern`: with `*` and `?`, without a leading `!`.
+    """
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     return _compiled(pattern).fullmatch(name) is not None
 
 
 def list_matches(patterns: str, name: str) -> bool:
-    """Match a comma-separated list as in known_hosts, ignoring case; a pattern with `!` excludes."""
+    """True if a name matches a list such as `n*,!n1`, as in known_hosts; a pattern with `!` excludes. Ignores case."""
     is_match, name = False, name.lower()
     for pattern in patterns.lower().split(","):
         if pattern.startswith("!"):
@@ -56,7 +62,10 @@ ANY_ALGORITHMS: Final = Algorithms()
 
 
 def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
-    """Prefer fast ciphers and types of known keys, else paramiko's order. Raises LoginRefused if nothing is left."""
+    """Set the algorithms of a connection: fast ciphers and types of known keys first, else in paramiko's order.
+
+    `known_types`: types of the host's keys in known_hosts. Raises a LoginRefused if no algorithm of some kind is left.
+    """
     options = transport.get_security_options()
     ciphers = choose_algorithms("Ciphers", options.ciphers, configured.ciphers)
     options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)
@@ -71,6 +80,10 @@ def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, know
 
 @lru_cache(maxsize=64)
 def choose_algorithms(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
+    """Return the available algorithms that are strong and configured. Raises a LoginRefused if none is.
+
+    `keyword`: option of the ssh config, for the error. `configured`: its value; empty for no limit.
+    """
     strong = [name for name in available if not WEAK.search(name)]
     if not configured:
         return tuple(strong)
@@ -85,9 +98,10 @@ def choose_algorithms(keyword: str, available: tuple[str, ...], configured: str)
 
 
 def _without_alias(name: str) -> str:
-    """Drop the suffix: curve25519-sha256@libssh.org is the older name of curve25519-sha256."""
+    """Return the name without its suffix: curve25519-sha256@libssh.org is the older name of curve25519-sha256."""
     return name.removesuffix("@libssh.org")
 
 
 def _key_type(algorithm: str) -> str:
+    """Return the type of key in known_hosts that an algorithm of host keys uses."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm

@@ -1,7 +1,8 @@
-"""Logs in with the agent's keys, then with key files, in ssh's order.
+"""Log in with the keys of the ssh agent, then with key files, in ssh's order.
 
-While a passphrase is asked for on the terminal, the deadlines of waiting hosts pause. Key files are not opened if the
-agent has offered the same public key.
+- While a passphrase is asked for on the terminal, the deadlines of waiting hosts pause.
+- A key file is not opened if the agent has offered the same public key, so that nobody is asked for its passphrase.
+- Logins that paramiko does not know, such as second factors, are left to the user's ssh program (`openssh.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _CERTIFICATE: Final = "-cert.pub"
 
 class KeyLoadResult(NamedTuple):
     key: paramiko.PKey | None
+    """None if the file has no key that can be used."""
     problem: str = ""
+    """Why; empty with a key."""
 
 
 class KeyRing:
@@ -49,7 +52,7 @@ class KeyRing:
         self._loaded: dict[Path, KeyLoadResult | None] = {}
 
     def load(self, path: Path, deadline: Deadline) -> KeyLoadResult | None:
-        """The key, or None if there is no such file."""
+        """Return the key of a file; None if there is no such file. May ask for its passphrase."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load_file(path, deadline.cancel)
@@ -70,6 +73,7 @@ class KeyRing:
             return KeyLoadResult(None, f"{path}: {error}")
 
     def _open_encrypted(self, path: Path, cancel: Cancel) -> KeyLoadResult:
+        """Ask for the passphrase up to three times; an empty answer gives up. Raises a Cancelled."""
         for attempt in range(3):
             retry = " (wrong, try again)" if attempt else ""
             try:
@@ -86,8 +90,11 @@ class KeyRing:
 
 
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
-    """The private key in a file, with the certificate beside it. PKey.from_path would wait forever for a pipe, and read
-    a device until memory is full."""
+    """Return the private key in a file, with the certificate beside it.
+
+    Not by PKey.from_path, which would wait for a pipe for ever, and read a device until memory is full. Raises a
+    TypeError for an encrypted key without a passphrase, and other errors for a file that is no key.
+    """
     path = path.with_name(path.name.removesuffix(_CERTIFICATE))
     data, password = read_regular(path, KEY), passphrase.encode() if passphrase is not None else None
     try:
@@ -110,8 +117,10 @@ def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
 
 
 def has_terminal() -> bool:
-    """True if someone can read a question on stderr and answer it: not in the background, where the kernel would stop
-    this process."""
+    """True if somebody can read a question on stderr and answer it.
+
+    False in the background, where the kernel would stop this process if it read.
+    """
     try:
         return os.isatty(0) and os.isatty(2) and os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -119,7 +128,11 @@ def has_terminal() -> bool:
 
 
 def prompt_on_terminal(prompt: str, cancel: Cancel, *, shows_input: bool = False) -> str:
-    """Read a line. Not by getpass, because in a thread neither Ctrl-C nor `cancel` can end it."""
+    """Ask on the terminal and return the line that is typed, without showing it unless `shows_input`.
+
+    Not by getpass, because in a thread neither Ctrl-C nor `cancel` can end that. Raises an OSError without a terminal,
+    an EOFError at its end, and a Cancelled.
+    """
     terminal, typed = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY), b""
     try:
         before = termios.tcgetattr(terminal)
@@ -145,7 +158,10 @@ def prompt_on_terminal(prompt: str, cancel: Cancel, *, shows_input: bool = False
 
 
 def is_short(key: paramiko.PKey) -> bool:
-    """True for an RSA key that the ssh config may forbid by RequiredRSASize, which is left to the ssh program."""
+    """True for an RSA key with fewer than 2048 bits, which is never used here.
+
+    The ssh program may use one, if the config allows it (RequiredRSASize).
+    """
     inner = getattr(key, "inner_key", key)  # of a key in the agent
     return isinstance(inner, paramiko.RSAKey) and inner.get_bits() < 2048
 
@@ -166,17 +182,28 @@ class _Agent(AgentSSH):
 
 
 class Login:
+    """The login to one host, as paramiko calls it (`auth_strategy`), and why it was refused.
+
+    `identity`: --identity of the call, which the error names if the file is missing.
+    """
+
     def __init__(self, endpoint: Endpoint, ring: KeyRing, deadline: Deadline, *, identity: Path | None = None) -> None:
         self._endpoint = endpoint
         self._ring = ring
         self._deadline = deadline
         self._identity = identity
         self._tried: list[str] = []
+        """Keys that were offered."""
         self._problems: list[str] = []
+        """Why keys could not be offered."""
         self._allowed: list[str] = []
+        """Kinds of logins that the host allows, as it said at a refusal."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Offer keys until one is accepted. Raises an AuthenticationException if none is, or if the deadline passes."""
+        """Offer keys until one is accepted.
+
+        Raises an AuthenticationException if none is, or if the deadline passes; `refusal` has the error for the user.
+        """
         for label, key in self._keys():
             if self._deadline.over or self._deadline.cancelled:
                 break
@@ -196,6 +223,7 @@ class Login:
         raise paramiko.AuthenticationException
 
     def refusal(self) -> LoginRefused:
+        """Return the error for the user: which keys were offered, and how to put one on the host."""
         endpoint, tried = self._endpoint, ", ".join(self._tried)
         reason = f"user {endpoint.user}: "
         reason += f"no offered key was accepted (tried {tried})" if tried else "there is no key to offer"
@@ -213,6 +241,10 @@ class Login:
         )
 
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Yield each key with its name for messages: keys of the agent, configured ones first, then key files.
+
+        A key file is opened only when it is reached.
+        """
         endpoint = self._endpoint
         offered: set[bytes] = set()
         agent_keys = {key.asbytes(): key for key in self._agent_keys()}
@@ -246,7 +278,7 @@ class Login:
 
 
 def _public_blob(path: Path) -> bytes | None:
-    """Public key of a key file, read from the file or its `.pub` without a passphrase."""
+    """Return the public key of a key file, from its `.pub`, which needs no passphrase; None if it can't be read."""
     try:
         data = read_regular(path if path.suffix == ".pub" else f"{path}.pub", KEY)
         return bytes(PublicBlob.from_string(data.decode()).key_blob)

@@ -1,10 +1,14 @@
-"""Who calls: account and name of the control machine."""
+"""Say who calls: the account and the name of the control machine.
+
+Hosts note it with each run and each environment. What another caller made is not removed without --force.
+"""
 
 from __future__ import annotations
 
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from ipexctl.found_files import account_name, state_directory
@@ -18,22 +22,29 @@ _MACHINE_ID: Final = "/etc/machine-id"
 
 
 def caller_here() -> RunBy:
-    """`records` stays when the host or the account gets another name."""
+    """Return the caller. `RunBy.records` tells callers apart: it stays if the account or the machine is renamed.
+
+    Without a machine id, as on a Mac, another name of the machine is another caller.
+    """
     host = os.uname().nodename
-    place = os.fsencode(f"{os.getuid()} {read_text(_MACHINE_ID) or host} {state_directory()}")
-    return RunBy(account_name()[:80], host[:80], f"{zlib.crc32(place):08x}")
+    origin = os.fsencode(f"{os.getuid()} {read_text(_MACHINE_ID) or host} {state_directory()}")
+    return RunBy(account_name()[:80], host[:80], f"{zlib.crc32(origin):08x}")
 
 
 def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
-    """Who begins a run or installs an environment here; None with IPEXCTL_ANONYMOUS=1."""
+    """Return who begins a run or installs an environment here; None with IPEXCTL_ANONYMOUS=1."""
     return caller_here() if environ.get("IPEXCTL_ANONYMOUS", "") in ("", "0") else None
 
 
 def describe_foreign(foreign: Mapping[str, Sequence[Owned]]) -> str:
-    """Name what others made on these hosts, which is not removed without --force."""
-    owned = dict.fromkeys(each for on_host in foreign.values() for each in on_host)
+    """Return a sentence about what others made. `foreign`: host → what is there."""
+    owned = dict.fromkeys(chain.from_iterable(foreign.values()))
     return f"this is not yours on {fold(foreign)}: {name_owners(owned)}"
 
 
 def removal_request(*, force: bool, known: Sequence[str] = ()) -> RemovalRequest:
+    """Return what a host must know to remove only the caller's own.
+
+    `known`: names that are removed, whosever they are.
+    """
     return {"records": caller_here().records, "known": known, "force": force}

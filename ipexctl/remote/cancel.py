@@ -1,6 +1,7 @@
-"""Cancellation, requested by one thread for many, and the deadline of one step on one host.
+"""Cancel a call from one thread for many (`Cancel`), and limit the time of one step on one host (`Deadline`).
 
-`closing` ends a wait inside a library that has no timeouts by closing the connection from another thread.
+A thread that waits in `select` is woken by a callback (`Cancel.waking`). A wait inside a library that has no timeouts
+is ended by closing its connection from another thread (`Deadline.closing`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 _SHORTEST_WAIT: Final = 0.05
 """Seconds between checks of a deadline; the time left of a paused one does not change."""
 _LONGEST_WAIT: Final = 3600.0
+"""Seconds between such checks if no deadline is near."""
 
 
 class Cancel:
-    """A cancellation, which `throw` sets permanently."""
+    """A cancellation for any number of threads. Once thrown, it stays so."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,8 +38,10 @@ class Cancel:
         return self._thrown
 
     def throw(self) -> None:
-        """Cancel, even in a signal handler whose thread holds locks that callbacks need. Callbacks run in a thread that
-        `threading.Thread` can't start, because it takes a lock itself."""
+        """Cancel. May be called in a signal handler, whose thread may hold locks that callbacks need.
+
+        So the callbacks run in another thread; not one of `threading.Thread`, because starting that takes a lock.
+        """
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())
 
@@ -48,6 +52,7 @@ class Cancel:
                     wake()
 
     def sleep(self, seconds: float) -> None:
+        """Wait. Raises a Cancelled as soon as the call is cancelled."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.thrown:
@@ -69,7 +74,7 @@ class Cancel:
 
 
 cleanups: Final[list[str]] = []
-"""What hosts end or remove now of what a cancelled call began there."""
+"""What hosts are ending or removing after a cancellation, for the message to a user who waits."""
 
 
 own_groups: Final[set[int]] = set()
@@ -84,6 +89,7 @@ def end_own_groups() -> None:
 
 @contextmanager
 def cleaning(what: str) -> Iterator[None]:
+    """Have `cleanups` name this during the block."""
     cleanups.append(what)
     try:
         yield
@@ -92,12 +98,16 @@ def cleaning(what: str) -> Iterator[None]:
 
 
 class Deadline:
-    """A deadline, which never expires if `seconds` is None. With `is_of_silence`, any sign of work by the host restarts
-    it."""
+    """A time limit of one step on one host; it never expires if `seconds` is None.
+
+    With `is_of_silence`, it limits only how long the host may be silent: any sign of work restarts it. It pauses while
+    a person is asked something.
+    """
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
         self.before_answer = seconds
+        """The limit before `answered` changed it."""
         self.is_of_silence = is_of_silence
         self.cancel = cancel or Cancel()
         self._lock = threading.Lock()
@@ -114,6 +124,7 @@ class Deadline:
         return left is not None and left <= 0
 
     def left(self, maximum: float | None = None) -> float | None:
+        """Return the seconds left, at most `maximum`; None for no limit."""
         with self._lock:
             if self._deadline is None:
                 return maximum
@@ -127,13 +138,14 @@ class Deadline:
                 self._deadline = time.monotonic() + self.seconds
 
     def answered(self) -> None:
-        """Once a port has answered, only silence counts: a busy machine is slow to log in."""
+        """Note that the port has answered. From then on only silence counts: a busy machine is slow to log in."""
         with self._lock:
             self.seconds, self.is_of_silence = limits.PATIENCE, True
         self.restart()
         _clock.wake()
 
     def limit(self, seconds: float) -> None:
+        """Let it expire in this time, if it would not expire before."""
         with self._lock:
             until = time.monotonic() + seconds
             if self._deadline is None or until < self._deadline:
@@ -146,6 +158,7 @@ class Deadline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
+        """Stop the clock during the block, in which a person is asked."""
         with self._lock:
             self._paused_at = started = time.monotonic()
         try:
@@ -158,7 +171,7 @@ class Deadline:
 
     @contextmanager
     def closing(self, close: Callable[[], None]) -> Iterator[None]:
-        """Call `close` from another thread if, within the block, the deadline passes or is cancelled."""
+        """Call `close` from another thread if the deadline passes or is cancelled during the block."""
         with self.cancel.waking(close):
             if self.seconds is None:
                 yield
@@ -178,6 +191,7 @@ class _Clock:
 
     @contextmanager
     def watching(self, deadline: Deadline, close: Callable[[], None]) -> Iterator[None]:
+        """Call `close` once if the deadline passes during the block."""
         entry = (deadline, close)
         with self._changed:
             if not self._is_running:

@@ -1,5 +1,7 @@
-"""Fetches files of a run or a host, and resumes where an earlier transfer ended. A lost connection is reopened as long
-as each connection transfers some bytes.
+"""Fetches files of a run or of a host, and resumes where an earlier transfer ended.
+
+A lost connection is opened again as long as the connections bring some bytes; after as many failures in a row as there
+are intervals between attempts, the call ends.
 """
 
 from __future__ import annotations
@@ -33,21 +35,25 @@ from ipexctl.sync.path_notes import note_fetched
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
+    """What one host is asked to send, and where the files go."""
+
     host: Host
     request: SendRequest
     dest: str
+    """Path on this machine, as it was typed."""
     agent: AgentPlace
     other_hosts: tuple[str, ...] = ()
     """Other hosts of the run with a home of their own. Empty if the user names a host."""
 
     @property
     def requested(self) -> RequestedPath:
+        """The path that is asked for, and the run whose files are meant; no run if a host is asked."""
         run = self.request["run"]
         return RequestedPath(self.request["path"], run["id"] if run is not None else "")
 
 
 def check_destination(dest: str) -> None:
-    """Raise a UserError for a DEST that no file can replace."""
+    """Refuse a DEST that no file can replace. Raises a UserError."""
     if not dest or "\0" in dest:
         raise UserError(f"DEST is {quote(dest)}, which can't be a path", fix="the current directory is .")
     is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
@@ -65,7 +71,11 @@ def order_of_run(
     others: Sequence[Host],
     force: bool = False,
 ) -> FetchRequest:
-    """Request files of a run: from node0, a rank's host, or a named host. `force`: those of later runs, too."""
+    """Return the request for files of a run: from the named host, else from the rank's host, else from node0.
+
+    `path`: None for the files that the run's record names. `others`: hosts that the call names besides those of the
+    run. `force`: also files that a later run has overwritten. Raises a UserError for a rank or host that the run does
+    not have."""
     check_destination(dest)
     hosts = record.plan.rank_hosts
     if rank is not None:
@@ -105,6 +115,8 @@ def is_directory(dest: str) -> bool:
 def orders_of_all_hosts(
     record: RunRecord, path: str | None, dest: str, *, results: bool, force: bool = False
 ) -> list[FetchRequest]:
+    """Return a request to each home of the run; the files of each come below a directory of the host's name in DEST.
+    `results`: ask for the run's directory of results, which a host may lack, in place of `path`."""
     check_destination(dest)
     requests = []
     for name in record.leaders:
@@ -119,11 +131,13 @@ def orders_of_all_hosts(
 
 
 def has_found_nothing(results: Sequence[FetchResult]) -> bool:
+    """True if every host answered, and none has a file to bring, or one that is here already or belongs to another
+    run."""
     return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
 
 
 def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) -> PathOnHosts:
-    """Ask all these hosts at once whether they have the path of their request; no file is sent."""
+    """Ask all these hosts at once whether they have a file at the path of their request. No file is sent."""
     by_name = {request.host.name: request for request in requests}
 
     def has_path(host: Host, session: Session) -> bool:
@@ -159,7 +173,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
 
 
 def from_other_host(request: FetchRequest, other: FetchRequest) -> FetchRequest:
-    """The same request, for the host of another one."""
+    """Return `request` for the host of `other`. Files that a later run has overwritten are not asked for."""
     run = request.request["run"]
     assert run is not None
     of_host: SendRequest = {"path": request.request["path"], "run": {**run, "has_record": False}}
@@ -168,11 +182,14 @@ def from_other_host(request: FetchRequest, other: FetchRequest) -> FetchRequest:
 
 class PathOnHosts(NamedTuple):
     having: tuple[str, ...] = ()
+    """Hosts that have a file at the path."""
     unknown: tuple[str, ...] = ()
+    """Hosts that did not answer. A host in neither list does not have the path."""
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
-    """Request files of a host. A relative path starts at the account's home."""
+    """Return the request for files of a host of this call. A relative path starts at the account's home directory.
+    Raises a UserError if the word names no host, or several."""
     check_destination(dest)
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
@@ -194,7 +211,8 @@ def fetch(
     cancel: Cancel,
     timeout: float | None = None,
 ) -> FetchResult:
-    """`timeout`: for all of it; None gives up on a host that is silent for PATIENCE. Raises a HostError."""
+    """Fetch the files of one request, and return what came. Raises a HostError if the host cannot be reached, or sends
+    nothing for PATIENCE seconds. `timeout`: seconds for the whole transfer; None for no such limit."""
 
     def on_bytes(done: int, total: int) -> None:
         watch(BytesMoved(fetch_request.host.name, "receiving", done, total))
@@ -224,7 +242,8 @@ def fetch(
 
 
 def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destination, str | None]:
-    """Destination directory, and the name of a single file in it, by cp's rules."""
+    """Return the destination directory, and the name of a single file in it, by cp's rules. The name is None if the
+    file keeps its own, and for several files."""
     root, name = fetch_request.dest, None
     if single and not is_directory(root):
         root, name = os.path.split(root)

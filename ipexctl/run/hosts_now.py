@@ -14,17 +14,23 @@ from ipexctl.node.common.plan import OtherRun
 class RunOnHosts:
     run: OtherRun
     ranks: int
+    """Ranks that live on these hosts."""
     script: str
+    """Empty if no host shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusyPrograms:
+    """Processes of one program and account, on all hosts together."""
+
     name: str
     account: str
     hosts: tuple[str, ...]
     count: int
     cores: float
+    """Cores that the processes keep busy."""
     since: float | None
+    """UNIX time at which the oldest of them started; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class HostsNow:
     """In the order of the queue."""
     programs: tuple[BusyPrograms, ...]
     free: tuple[str, ...]
+    """Hosts without any of these, which show the processes of all accounts."""
     hiding: tuple[str, ...]
     """Hosts that do not show the processes of other accounts."""
     holders: Mapping[str, LockHolder] = field(default_factory=dict)
@@ -41,6 +48,7 @@ class HostsNow:
 
 
 def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
+    """Return what runs on the hosts. `snapshots`: host → its processes; a host that gave no answer is not in it."""
     on_hosts = {name: snapshot.runs for name, snapshot in snapshots.items()}
     runs = []
     for other in find_other_runs(on_hosts, ""):

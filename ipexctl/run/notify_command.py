@@ -1,5 +1,7 @@
-"""`run --notify CMD`: checks the command before the run, and runs it if the call sees the end. `node/run/notify.py`
-makes sure that it runs at most once. A problem is only a warning, so that the exit code is the run's.
+"""`run --notify CMD`: checks the command before the run, and runs it here if this call sees the end of the run.
+
+Node0 runs the command if no call sees the end; `node/run/notify.py` makes sure that it runs at most once. A problem
+with the command is only a warning, so that the exit code stays that of the run.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ def check_notify(command: str) -> None:
 def notify_of_run(
     command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
 ) -> None:
+    """Run the command of --notify, unless node0 has run it or will. `code`, `seconds`: exit code and duration of this
+    call."""
     status = read_final_status(RunRegistry().directory / record.id)
     if status is None:  # node0 does it at the end
         return
@@ -58,12 +62,14 @@ def notify_of_run(
 
 
 def _claim(session: Session, record: RunRecord) -> bool:
-    """True if this call is to run the command. If it raises a HostError, the call must not."""
+    """Return True if this call is to run the command. If it raises a HostError, this call must not run the command,
+    because node0 may have given the command to itself."""
     request: RunReference = {"home": record.home, "id": record.id}
     return call_on_node0(session, record, "run.notify", "claim", request, timeout=NOTIFY_CLAIM).flag("claimed")
 
 
 def describe_end(end: NotifyEnd) -> str:
+    """Return what went wrong with the command, as the end of a sentence; empty if it succeeded."""
     if end.error:
         return f"could not be started: {end.error}"
     if end.exit_code is None:

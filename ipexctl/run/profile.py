@@ -34,13 +34,16 @@ PRODUCTS_MATTER: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
+    """Where the time of a rank's step goes."""
+
     rank: int
     step: float
     """Seconds of a profiled step."""
     parts: Mapping[str, float] = field(hash=False)
-    """Part → seconds of a step; they add up to it."""
+    """Part → its seconds; together they are the step."""
 
     def share(self, name: str) -> float:
+        """Return the part of a step that `name` takes, from 0 to 1."""
         return self.parts[name] / self.step
 
 
@@ -75,6 +78,8 @@ _NONE: Final = RankProfile()
 
 @dataclass(frozen=True, slots=True)
 class RunProfile:
+    """The newest profile of a run."""
+
     ranks: tuple[RankParts, ...] = ()
     main: RankParts | None = None
     """The rank that waits least."""
@@ -90,9 +95,11 @@ class RunProfile:
 
     @property
     def share(self) -> float | None:
+        """Part of what the processors can compute that the ranks did, from 0 to 1; None if either is unknown."""
         return self.flops / self.peak if self.flops is not None and self.peak else None
 
     def document(self) -> ProfileDocument:
+        """Return the profile as JSON shows it."""
         main, own = self.main, self.of_main
         return document_from(
             ProfileDocument,
@@ -108,8 +115,8 @@ class RunProfile:
 
 
 def profile_of(profiles: Mapping[int, RankProfile], omp: int | None = None) -> RunProfile | None:
-    """None if no rank has been profiled, nor said why not. Profiles of earlier requests are of other steps. `omp`: the
-    threads that the user chose."""
+    """Return the profile of a run's newest request; profiles of earlier requests are of other steps. None if no rank
+    was profiled, nor said why not. `omp`: threads of a rank that the user chose; None if ipexctl did."""
     newest = max((profile.order for profile in profiles.values()), default=(0, 0))
     profiles = {rank: profile for rank, profile in sorted(profiles.items()) if profile.order == newest}
     usable = {rank: profile for rank, profile in profiles.items() if profile.is_usable}
@@ -152,7 +159,7 @@ def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
 
 
 def _all_reduce(profiles: Sequence[RankProfile]) -> float:
-    """Seconds of the all-reduce in a step."""
+    """Return the seconds that the all-reduce itself takes in a step: what the rank that comes last spends in it."""
     steps = min(len(each.communication) for each in profiles)
     return sum(min(each.communication[step] for each in profiles) for step in range(steps)) / steps
 
@@ -186,6 +193,7 @@ def step_sentence(profile: RunProfile) -> str:
 
 
 def share_sentence(profile: RunProfile) -> str:
+    """Return how much of what the processors can do the ranks reached; empty if FLOP/s were not counted."""
     own, share = profile.of_main, profile.share
     if own.is_compiled:
         return "compiled code is not counted in FLOP/s"
@@ -203,6 +211,7 @@ def share_sentence(profile: RunProfile) -> str:
 
 
 def cost_sentence(profile: RunProfile) -> str:
+    """Return what the profiling itself took; empty if no rank was profiled."""
     own = profile.of_main
     if profile.main is None:
         return ""
@@ -213,6 +222,7 @@ def cost_sentence(profile: RunProfile) -> str:
 
 
 def seconds_text(seconds: float) -> str:
+    """Return `0.21 s` or `12 ms`."""
     return f"{seconds:.3g} s" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 
@@ -254,7 +264,8 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
 
 
 def _gaps_sentence(own: RankProfile) -> str:
-    """What is between operators: Python, sleep, or a queue for a processor, as far as the kernel's figures tell."""
+    """Return what the time between operators is: Python, sleep, or a queue for a processor, as the kernel's figures
+    say."""
     share = f"{100 * own.gaps / own.seconds:.0f} % of a step"
     if own.thread_cpu is None or own.queued is None:
         return f"{share} passes between operators, in Python or asleep, or in a queue for a processor: not measured"
@@ -268,7 +279,7 @@ def _gaps_sentence(own: RankProfile) -> str:
 
 
 def lines_of(profile: RunProfile | None) -> tuple[str, ...]:
-    """For `why`."""
+    """Return the lines about a profile that `why` shows; empty if there is none."""
     if profile is None:
         return ()
     texts = (step_sentence(profile), share_sentence(profile), *profile.advice, *profile.notes)

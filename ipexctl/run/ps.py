@@ -1,4 +1,4 @@
-"""Lists the runs of the registry with their states, by one call to each node0."""
+"""Lists the runs of the registry with their states, by one call to each home on a node0."""
 
 from __future__ import annotations
 
@@ -56,48 +56,57 @@ class KnownRun:
 
     @property
     def document(self) -> RunDocument:
+        """The run as JSON shows it."""
         document = document_of_run(self.record.plan, self.status, self.record.started)
         return document._replace(reason=self.reason or document.reason, fix=self.fix, pruned=self.pruned)
 
     @property
     def is_over(self) -> bool:
+        """True if the run is known to have ended."""
         return self.status is not None and self.status.is_over
 
     @property
     def exit_code(self) -> int:
+        """Exit code of a command about this run alone: of the run once it has ended, TIMEOUT_CODE while it lives, 3 if
+        its node0 cannot be reached, 1 if its state is unknown for another reason."""
         if self.status is not None and self.status.is_over:
             return self.status.code
         return 3 if self.is_unreachable else 1 if self.reason else TIMEOUT_CODE
 
     @property
     def state(self) -> str:
+        """`running`, `ok`, `failed` …; `unknown` if node0 did not say."""
         return "unknown" if self.status is None else self.status.state
 
 
 def query_runs(
     records: Sequence[RunRecord], open_session: Callable[[RunRecord], Session], cancel: Cancel
 ) -> list[KnownRun]:
-    places: dict[tuple[Host, str], list[RunRecord]] = {}
+    """Return the runs with their states, in the order of the records. A run whose node0 does not answer has no
+    status."""
+    homes: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
-        places.setdefault((record.node0, record.home), []).append(record)
+        homes.setdefault((record.node0, record.home), []).append(record)
 
     def query(group: list[RunRecord]) -> dict[str, KnownRun]:
         with closing(open_session(group[-1])) as session:
             return query_session(session, group)
 
-    found: dict[str, KnownRun] = {}
-    for done in fan_out(list(places.values()), query, forks=FORKS, cancel=cancel):
+    known: dict[str, KnownRun] = {}
+    for done in fan_out(list(homes.values()), query, forks=FORKS, cancel=cancel):
         for record in done.item:
             if done.result is not None:
-                found[record.id] = done.result[record.id]
+                known[record.id] = done.result[record.id]
             elif done.error is not None:
-                found[record.id] = KnownRun(
+                known[record.id] = KnownRun(
                     record, None, f"{record.node0.name}: {done.error.reason}", done.error.advice
                 )
-    return [found[record.id] for record in records]
+    return [known[record.id] for record in records]
 
 
 def query_session(session: Session, records: Sequence[RunRecord]) -> dict[str, KnownRun]:
+    """Ask one home for the states of its runs, by one call. `records`: runs of the same node0 and home. Raises a
+    HostError."""
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
     reply = call_on_node0(session, newest, "run.runs", "list", request)
@@ -117,12 +126,13 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
-    """Where node0 can't be reached, add the final status that the control machine has."""
+    """Return the runs with the final status that this machine has of those whose state is unknown."""
     return [
         replace(run, status=read_final_status(directory / run.record.id)) if run.status is None else run for run in runs
     ]
 
 
 def expired_runs(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
-    """Ids of old runs that node0 no longer has a record of. Pure."""
+    """Return the ids of runs that node0 has no record of any more, and that started more than twice `days` ago.
+    Pure."""
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]

@@ -17,7 +17,10 @@ _ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", r
 
 @dataclass(frozen=True, slots=True)
 class RankSet:
+    """Ranks that a call names. Ranks that the run does not have are left out where the set is used."""
+
     ranges: tuple[range, ...] = ()
+    """Empty for all ranks."""
 
     def __contains__(self, rank: int) -> bool:
         return not self.ranges or any(rank in part for part in self.ranges)
@@ -32,6 +35,7 @@ class RankSet:
 
     @property
     def has_all(self) -> bool:
+        """True if every rank is in the set, whatever the size of the run."""
         return not self.ranges
 
     def within(self, world_size: int) -> RankSet:
@@ -46,7 +50,7 @@ EVERY_RANK: Final = RankSet()
 
 
 def parse_ranks(text: str) -> RankSet:
-    """Parse `0`, `0-3,8`, `0-15/4`, `[0-3]` as the view writes it, or `all`."""
+    """Return the ranks of `0`, `0-3,8`, `0-15/4`, `[0-3]` as the view writes it, or `all`. Raises a UserError."""
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         bare = bare[1:-1].strip()
@@ -65,10 +69,12 @@ def _range(item: str, text: str) -> range:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
+    """Return the ranks as ranges: `0-3,8`."""
     return number_ranges(sorted(set(ranks)))
 
 
 def describe_ranks(ranks: Collection[int]) -> str:
+    """Return `rank 3` or `ranks 0-2,4`."""
     return f"rank{'s' * (len(ranks) > 1)} {fold_ranks(ranks)}"
 
 
@@ -76,12 +82,14 @@ class RankOnHost(Protocol):
     """Any record of a rank that says where it runs."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Its number in the run."""
 
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """Name of the host that it runs on."""
 
 
 def name_ranks(ranks: Collection[RankOnHost]) -> str:
-    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
+    """Return `rank 3 on node2`, or `ranks 0-2,4 on node[1-2]`."""
     return f"{describe_ranks([rank.rank for rank in ranks])} on {fold(rank.host for rank in ranks)}"

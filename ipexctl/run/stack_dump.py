@@ -1,6 +1,9 @@
-"""Requests the stacks or a profile of all ranks from node0; parses output of py-spy and faulthandler, and groups ranks.
-The smallest group comes first, because a rank that differs from the others usually causes the hang. Frames are compared
-without the parts of a path that differ between nodes. The text comes from untrusted processes and is bounded.
+"""Requests the stacks or a profile of all ranks from node0, parses what py-spy or faulthandler printed, and groups
+ranks.
+
+- The smallest group comes first, because a rank that differs from the others usually causes the hang.
+- Frames are compared without the parts of a path that differ between nodes.
+- The text comes from processes that are not trusted, so its length is bounded, and what cannot be read is a reason.
 """
 
 from __future__ import annotations
@@ -52,12 +55,14 @@ class StackFrame:
 
     @property
     def is_standard(self) -> bool:
+        """True for a file of Python's own library, or of ipexctl's hooks."""
         if _HOOKS.match(self.file):
             return True
         return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
 
     @property
     def is_library(self) -> bool:
+        """True for a file of an installed package."""
         return any(sign in self.file for sign in _LIBRARIES)
 
     @property
@@ -75,36 +80,42 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`why`: why no threads are known; or empty."""
+    """A process of a rank with the stacks of its threads."""
 
     pid: int
     name: str
     state: str
     """As in /proc: R, S, D …"""
     wchan: str
+    """Function of the kernel in which it sleeps; or empty."""
     how: str
+    """What read the stacks: `py-spy` or `faulthandler`."""
     threads: tuple[Thread, ...]
     reason: str
+    """Why no threads are known; or empty."""
     waits_for: int | None = None
     """Rank that it waits for in a shared-memory all-reduce; else None."""
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
+        """Frames of the main thread, the innermost first; empty if they are not known."""
         return next((thread.frames for thread in self.threads if thread.is_main), ())
 
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """The Python processes of a rank, the command first. `why`: why there are none; or empty."""
+    """The Python processes of a rank, the command first."""
 
     rank: int
     host: str
     state: str
     processes: tuple[Process, ...]
     reason: str = ""
+    """Why there are no processes; or empty."""
     last_state: str = ""
+    """Last reported state of a rank that does not answer, as in /proc; or empty."""
     last_wchan: str = ""
-    """Last reported state of a rank that does not answer."""
+    """Function of the kernel in which that rank slept then; or empty."""
 
     @property
     def main_process(self) -> Process | None:
@@ -117,27 +128,34 @@ class RankStacks:
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
+        """Frames of the main process; empty if no process has any."""
         return self.main_process.frames if self.main_process is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
+    """Ranks with equal stacks."""
+
     ranks: tuple[RankStacks, ...]
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
+        """The stack that all of these ranks have."""
         return self.ranks[0].frames
 
     @property
     def inner(self) -> StackFrame:
+        """The innermost frame outside of Python's library."""
         return next((frame for frame in self.frames if not frame.is_standard), self.frames[0])
 
     @property
     def own(self) -> StackFrame | None:
+        """The innermost frame in the project; None if there is none."""
         return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
 
     @property
     def place(self) -> str:
+        """`all_reduce, called at train.py:9`, or only the function if it is of the project itself."""
         inner, own_frame = self.inner, self.own
         if own_frame is None or own_frame == inner:
             return inner.function
@@ -146,26 +164,30 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
+    """The stacks of all ranks at one moment."""
+
     at: float
+    """UNIX time."""
     ranks: tuple[RankStacks, ...]
 
     @property
     def groups(self) -> tuple[StackGroup, ...]:
-        found: dict[object, list[RankStacks]] = {}
+        """The ranks with equal stacks, the smallest group first."""
+        by_stack: dict[object, list[RankStacks]] = {}
         for rank in self.ranks:
             if rank.frames:
-                found.setdefault(tuple(frame.key for frame in rank.frames), []).append(rank)
-        return tuple(
-            StackGroup(tuple(ranks))
-            for ranks in sorted(found.values(), key=lambda process: (len(process), process[0].rank))
-        )
+                by_stack.setdefault(tuple(frame.key for frame in rank.frames), []).append(rank)
+        groups = sorted(by_stack.values(), key=lambda ranks: (len(ranks), ranks[0].rank))
+        return tuple(StackGroup(tuple(ranks)) for ranks in groups)
 
     @property
     def mute(self) -> tuple[RankStacks, ...]:
+        """The ranks without a Python frame."""
         return tuple(rank for rank in self.ranks if not rank.frames)
 
     @property
     def is_complete(self) -> bool:
+        """True if every rank that lives gave its stack."""
         return all(rank.state != "running" for rank in self.mute)
 
 
@@ -189,7 +211,8 @@ class DumpReceiver:
 
 
 def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
-    """Groups of ranks at the same place, each with a line about it; the smallest groups first."""
+    """Return groups of ranks with equal stacks, each with a line about them, the smallest groups first; then the ranks
+    without a stack, by the reason."""
     mute: dict[str, list[RankStacks]] = {}
     for rank in dump.mute:
         mute.setdefault(rank.reason or "it has no Python frame", []).append(rank)
@@ -239,6 +262,7 @@ def request_profile(session: Session, record: RunRecord) -> ProfileAnswer | RunS
 
 
 def read_dump(document: Reply) -> Dump:
+    """Return the dump of a document. Raises MalformedReply for any other content."""
     return Dump(document.number("at"), tuple(_rank(row) for row in document.records("ranks")))
 
 

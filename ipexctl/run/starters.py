@@ -25,12 +25,14 @@ OpenHost = Callable[[Host, Cancel], Session]
 
 
 def unpack_line(plan: Plan, size: int) -> str:
-    """A sh line that unpacks private files, `size` bytes of stdin, into the run's directory."""
+    """Return the line of sh that unpacks an archive, the next `size` bytes of stdin, into the run's directory, readable
+    by its account alone."""
     return f"(umask 077; head -c {size} | tar -xpof - -C {shlex.quote(plan.rundir)}) || exit 1\n"
 
 
 def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: bytes = b"") -> None:
-    """Begin a host's starter over its session. It ends with the supervisor. `files`: an archive to unpack first."""
+    """Begin the starter of ranks on the session's host. The starter ends with the supervisor. `files`: an archive to
+    unpack first. Raises a HostError."""
     host = session.host.name
     script = (unpack_line(plan, len(files)) if files else "") + program_line(plan, "run.host_starter", host)
     command = Command(script, "begin the starter of ranks")
@@ -38,12 +40,14 @@ def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: 
 
 
 class LostStarters:
-    """Begins the starters that a run has lost, each in the background. Node0 says which, and how to reach the
-    supervisor; the rest is from this machine's record.
+    """Begins the starters that a run has lost, each in the background.
+
+    Node0 says which are lost, and how a starter reaches the supervisor. Which hosts may be contacted comes from the
+    record of this machine alone.
     """
 
     def __init__(self, record: RunRecord, open_host: OpenHost | None, cancel: Cancel) -> None:
-        """Without `open_host`, or for a run that was begun elsewhere, none is begun."""
+        """No starter is begun if `open_host` is None, or if the run was begun on another machine."""
         self._plan, self._open_host, self._cancel = record.plan, open_host, cancel
         others = {host.name for host in self._plan.all_hosts} - {self._plan.node0}
         may_begin = record.is_kept and open_host is not None
@@ -52,13 +56,14 @@ class LostStarters:
         self._problems = SimpleQueue[str]()
 
     def begin(self, contact: StarterContact) -> None:
+        """Begin the starters that node0 misses, but for those that are just being begun."""
         for name in contact.hosts:
             if name in self._hosts and name not in self._busy:
                 self._busy.add(name)
                 run_in_background(partial(self._begin, name, contact), "starter")
 
     def take_problems(self) -> list[str]:
-        """Why starters could not be begun since the last call."""
+        """Return why starters could not be begun since the last call."""
         problems = []
         while not self._problems.empty():
             problems.append(self._problems.get())

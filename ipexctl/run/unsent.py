@@ -31,12 +31,15 @@ _MOST_DIRECTORIES: Final = 50
 
 
 def named_files(tree: ast.Module) -> tuple[str, ...]:
+    """Return the names of files among the texts of a script, but for names of results, such as `out.pt`."""
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     names = (text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS))
     return tuple(dict.fromkeys(names))[:_MOST_NAMES]
 
 
 def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
+    """Return a note if the script names files that an ignore file, or a rule for credentials, keeps from the hosts;
+    else nothing."""
     script = spec.project.script
     names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
@@ -58,6 +61,7 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
 
 
 def _ends(path: str) -> Iterator[str]:
+    """Yield `a/b/c`, `b/c` and `c` of a path."""
     yield path
     while "/" in path:
         path = path.partition("/")[2]

@@ -1,7 +1,8 @@
-"""Reads the windows of a run, what its ranks and hosts did in each ten seconds, from node0 or from the local copy.
+"""Reads the windows of a run from node0 or from the copy on this machine. A window is what a rank or a host did in
+about ten seconds.
 
-The memory that ranks took, for the plan of the next run, comes from them too. A rank that the run does not have ends
-the call; a damaged file is skipped.
+How much memory the ranks took, which the plan of the next run needs, comes from the windows, too. Windows of a rank
+that the run does not have end the call, because only a broken or hostile node0 sends them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
 
 _MAX_RECEIVED: Final = 64 << 20
-_LOOKED_AT: Final = 5
-"""How many of a script's newest runs are searched; a run that nobody followed left no windows here."""
+_MOST_RUNS_SEARCHED: Final = 5
+"""A run that nobody followed left no windows here, so a few of a script's newest runs are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class RunWindows:
 
 
 def fetch_windows(session: Session, record: RunRecord) -> RunWindows:
-    """Ask node0, also for a live run."""
+    """Return the windows that node0 has so far; the run may be alive. Raises a HostError."""
     files: list[WindowsFile] = []
     received = 0
 
@@ -82,6 +83,8 @@ def _copied_files(directory: Path) -> Iterator[WindowsFile]:
 
 
 def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
+    """Return the windows of the files that can be read. A damaged file of windows is skipped; a damaged profile says
+    so."""
     ranks: dict[int, RankWindows] = {}
     hosts: dict[int, HostWindows] = {}
     profiles: dict[int, RankProfile] = {}
@@ -99,7 +102,7 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
 
 
 def check_windows(world_size: int, payload: bytes) -> WindowsFile:
-    """Parse a file. Raises a FrameError if this run can't have it."""
+    """Return the file in a frame. Raises a FrameError if the run cannot have it."""
     file = decode_windows(payload)
     if file.suffix not in SENT or 0 < world_size <= file.rank or len(file.data) > MAX_FILE:
         raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
@@ -107,12 +110,13 @@ def check_windows(world_size: int, payload: bytes) -> WindowsFile:
 
 
 def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
-    """Most memory of a rank in the newest run of that script that was followed from this machine; or None."""
+    """Return the most memory that a rank took in the newest run of that script which was followed from this machine;
+    None if there is no such run. `script`: as `plan.script` begins."""
     registry = RunRegistry()
     records, _ = registry.read_records(f"{stem_of(script)}-*")
-    of_project = (each for each in reversed(records) if each.project == str(project))
-    same = (each for each in of_project if f"{each.plan.script} ".startswith(f"{script} "))
-    for record in islice(same, _LOOKED_AT):
+    of_project = (record for record in reversed(records) if record.project == str(project))
+    of_script = (record for record in of_project if f"{record.plan.script} ".startswith(f"{script} "))
+    for record in islice(of_script, _MOST_RUNS_SEARCHED):
         ranks = read_copied_windows(registry.directory / record.id).ranks.values()
         sizes = [rates.rss for rank in ranks for rates in rank.windows if rates is not None and rates.rss]
         if sizes:

@@ -424,3 +424,23 @@ def test_a_traceback_has_no_frames_of_the_hooks_but_the_one_that_raised(
     assert re.findall(r'torch.py", line (\d)', ran.stderr) == ["3", "2"]
     assert ("ipexctl" in ran.stderr, ran.stderr.splitlines()[-1]) == (False, "ValueError")
     assert 'ipexctl_hooks.py", line' in shim.run(python, "import sys\nsys.exit(1, 2)").stderr
+
+
+@pytest.mark.parametrize(
+    ("world_size", "rank", "is_told"), [("2", "0", True), ("2", "1", False), ("1", "0", False), ("", "", False)]
+)
+def test_ranks_that_a_script_starts_itself_are_told_once_by_rank_0(
+    shim: HookDirectory, tmp_path: Path, world_size: str, rank: str, *, is_told: bool
+) -> None:
+    package = tmp_path / "torch/multiprocessing"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text("from torch.multiprocessing.spawn import spawn, start_processes\n")
+    starts = "def start_processes(fn, nprocs):\n    return fn(nprocs)\n"
+    (package / "spawn.py").write_text(starts + "def spawn(fn, nprocs):\n    return start_processes(fn, nprocs)\n")
+    code = "import torch.multiprocessing as mp\nprint(mp.spawn(lambda n: n, 3), mp.spawn(lambda n: n, 4))"
+    variables = {name: value for name, value in (("WORLD_SIZE", world_size), ("RANK", rank)) if value}
+    ran = shim.run(PYTHONS[0], code, PYTHONPATH=f"{shim.place}:{tmp_path}", **variables)
+    assert ran.stdout == "3 4\n"
+    said = re.findall(r"ipexctl: each of 2 ranks starts processes of its own .*spawn.*-n 1", ran.stderr)
+    assert len(said) == is_told

@@ -18,7 +18,7 @@ from agent_helpers import follow_request, mark_home
 from env_helpers import start
 from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, decode_windows
 from ipexctl.node.run.meter.window_file import decode_host_windows, decode_rank_windows
-from ipexctl.run.start.begin import File, packed, unpack_script
+from ipexctl.run.start.begin import File, make_tar, unpack_script
 from message_data import missing
 from plan_helpers import small_plan
 
@@ -100,7 +100,7 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     code = "import os, pathlib\npathlib.Path('checkpoint.pt').touch()\nos.mkdir('outputs')"
     run = make(code)
     mark_home(tmp_path)
-    (tmp_path / "files.tar").write_bytes(packed([File("hosts", b"here")]))
+    (tmp_path / "files.tar").write_bytes(make_tar([File("hosts", b"here")]))
     plan = small_plan(id=run.id, home=str(tmp_path), python=sys.executable, python_version="3.11")
     unpack = unpack_script(plan, None, f"cat {tmp_path}/files.tar |")
     script = f"umask 022\n{unpack}exec {shlex.join(run.program('run.supervisor'))}"

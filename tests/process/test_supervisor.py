@@ -23,7 +23,7 @@ from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.processes import all_processes, is_running
 from ipexctl.node.run.connection.master_port import bind_problem, listening_process
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited
-from ipexctl.node.run.supervisor.launcher import LauncherProcess
+from ipexctl.node.run.supervisor.launcher import LauncherProcess, name_of_part
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.stack_dump import Dump, dump
 from ipexctl.run.start.begin import in_rank_files
@@ -336,6 +336,22 @@ def test_nothing_of_its_session_is_left(tmp_path: Path) -> None:
     wait_until(lambda: launcher.take_events() == [LauncherExited(-signal.SIGKILL)], 5)
     wait_until(lambda: not [stat for stat in all_processes() if stat.session == launcher.pid], 5)
     assert launcher.read_log() == "here\n"
+
+
+HAS_PARTS = "#!/bin/bash\n./ssh 600 & ./hydra_pmi_proxy 600 & sleep 600 &\nsleep 0.3; touch ready\nwait\n"
+
+
+def test_the_program_of_a_launcher_that_has_ended_is_named(tmp_path: Path) -> None:
+    for name in ("ssh", "hydra_pmi_proxy"):
+        (tmp_path / name).symlink_to("/bin/sleep")
+    launcher = started(tmp_path, HAS_PARTS.replace("./", f"{tmp_path}/"))
+    assert launcher.ended_parts() == ()
+    own = [stat.pid for stat in all_processes() if stat.session == launcher.pid]
+    [proxy] = [pid for pid in own if name_of_part(pid) == "hydra_pmi_proxy"]
+    os.kill(proxy, signal.SIGKILL)
+    wait_until(launcher.ended_parts, 5)
+    assert launcher.ended_parts() == (f"hydra_pmi_proxy (pid {proxy})",)
+    launcher.kill_leftovers()
 
 
 EXCHANGES = """

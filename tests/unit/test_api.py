@@ -21,7 +21,7 @@ from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start import first_install
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.start_request import StartFailure
 from ipexctl.run.start.watcher import RunWatcher, StartedRun
 from ipexctl.stack.install_context import InstallReport, InstallRequest
@@ -111,9 +111,11 @@ class Hosts:
         monkeypatch.setattr(first_install, "is_everywhere", lambda *_: is_there)
         monkeypatch.setattr(first_install, "find_unchanged", lambda *_: None)
         monkeypatch.setattr(first_install, "install", self._install)
-        monkeypatch.setattr("ipexctl.run.start.pipeline.gather_facts", self._gather)
-        monkeypatch.setattr("ipexctl.run.start.pipeline.ProjectUpload", lambda *_: Mock())
-        monkeypatch.setattr("ipexctl.run.start.pipeline.gather", lambda _, __, probe, **___: (probe(), self.context)[1])
+        monkeypatch.setattr("ipexctl.run.start.run_start.gather_facts", self._gather)
+        monkeypatch.setattr("ipexctl.run.start.run_start.ProjectUpload", lambda *_: Mock())
+        monkeypatch.setattr(
+            "ipexctl.run.start.run_start.gather", lambda _, __, probe, **___: (probe(), self.context)[1]
+        )
         self.context: Gathered = Gathered(SPEC, {}, {}, "", RankEnv("", name="default", is_installed=False))
         monkeypatch.setattr(first_install, "ranks_on", lambda *_: None)
 

@@ -199,7 +199,6 @@ HERE = {
     "hosts",
     "hosts_from",
     "project",
-    "for_bf16",
     "without_bf16",
     "options",
     "secret_files",
@@ -234,7 +233,7 @@ def test_a_plan_has_nothing_of_the_spec_that_stays_here() -> None:
         "secret_files": (Path("/81818"),),
         "options": CallOptions(" -H 81818"),
     }
-    used = {"accelerate", "hosts", "project", "repeats_notes", "for_bf16", "without_bf16"}
+    used = {"accelerate", "hosts", "project", "repeats_notes", "without_bf16"}
     assert set(marks) == (HERE | SECRET) - used, "from the others the plan takes what it needs"
     exports = (Export("TOKEN", "-x", None), Export("LOUD", "-x", "1"))
     found = plan(machine(cpu(4), 1), exports=exports, **marks)
@@ -252,7 +251,7 @@ def test_the_planner_reads_nothing_else_of_the_spec() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == "spec"
     }
-    needed = {"asked", "variables", "accelerate", "hosts", "project", "secrets", "for_bf16", "without_bf16"}
+    needed = {"asked", "variables", "accelerate", "hosts", "project", "secrets", "without_bf16"}
     assert {name for _, name in read} == needed
     assert {path for path, name in read if name == "secrets"} == {"ipexctl/launch/launchers/unwrap.py"}, "it adds some"
 

@@ -1,5 +1,7 @@
 """Keywords of plays, blocks and tasks, how tasks inherit them, and names from Ansible that ipexctl does not support.
-`when`, `tags`, `vars` and `environment` accumulate; for all other keywords the innermost value counts.
+
+`when`, `tags`, `vars` and `environment` accumulate; for all other keywords the innermost value counts. Playbooks are
+often written for Ansible, so what ipexctl lacks has a row here that says what to write instead.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ ANSIBLE_FACTS: Final = (
     *("hostname", "nodename", "fqdn", "distribution", "distribution_version", "os_family", "kernel"),
     *("architecture", "processor_vcpus", "memtotal_mb", "user_id", "user_dir"),
 )
-_LEFT_OUT: Final = "this play has gather_facts: false, so it has no facts"
+"""Ansible's facts that ipexctl has, each with the prefix `ansible_`."""
+_NO_FACTS: Final = "this play has gather_facts: false, so it has no facts"
 HINTS: Final = {
-    **{f"ansible_{name}": _LEFT_OUT for name in ANSIBLE_FACTS},
+    **{f"ansible_{name}": _NO_FACTS for name in ANSIBLE_FACTS},
     "ansible_env": "a variable of the host: exec: printenv NAME, with register and changed_when: false",
     "ansible_default_ipv4": "ansible_host, or facts.network.default_route and facts.network.nics",
     "ansible_all_ipv4_addresses": "facts.network.nics",
@@ -46,6 +49,7 @@ HINTS: Final = {
     "inventory_dir": "playbook_dir, or here",
     "role_path": "playbook_dir",
 }
+"""Variable of Ansible → what to write instead, if it is undefined."""
 
 UNSUPPORTED: Final = {
     "roles": "put the role's tasks in a file: include_tasks: FILE",
@@ -82,6 +86,7 @@ UNSUPPORTED: Final = {
     "debugger": "--step asks before each task",
     "order": "hosts run in the order of the hostfile",
 }
+"""Keyword that is not supported, or not where it was found → what to write instead."""
 
 
 _OWNED: Final = "files belong to the login account; to change that, add a task command: chown {}, with become: true"
@@ -129,16 +134,20 @@ NOT_MODULES: Final = {
     "uri": "exec: curl -fsS URL, with register and changed_when: false",
     "mpi": "run",
 }
+"""Module of Ansible that ipexctl lacks → what to write instead."""
 
 RESERVED: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
 )
+"""Variables that ipexctl sets, which a playbook must not."""
 
 Reader = Callable[[str, Node], Any]
-"""Reads the value of the keyword with that name."""
+"""Returns the value of the keyword with that name. Raises a FileError at the position of a mistake."""
 
 
 def known_value(option: Option) -> Reader:
+    """Return a reader for a value that must be known before the playbook runs, so it can be no template."""
+
     def read_known(key: str, node: Node) -> Any:
         value = node.value()
         if isinstance(value, TemplateText):
@@ -155,17 +164,20 @@ boolean: Final = known_value(Option("bool"))
 
 
 def text(key: str, node: Node) -> str | TemplateText:
+    """Return a text as it is written, or a template."""
     if not node.is_a("scalar"):
         raise node.error(f"{quote(key)} must be text, not {node.kind}")
     return node.written() or ""
 
 
 def name_of(key: str, node: Node) -> str:
+    """Return the name of a variable, as for `register`."""
     text(key, node)
     return _checked_variable(node)
 
 
 def plain_texts(key: str, node: Node) -> tuple[str, ...]:
+    """Return a text or a list of texts without the empty ones; templates are refused."""
     for item in node.items():
         if not item.is_a("scalar") or isinstance(item.written(), TemplateText):
             raise item.error(f"{quote(key)} takes plain words, not {item.kind}")
@@ -173,12 +185,12 @@ def plain_texts(key: str, node: Node) -> tuple[str, ...]:
 
 
 def conditions(_: str, node: Node) -> tuple[TemplateText, ...]:
-    """Jinja expressions without braces: one, or a list that must all hold."""
+    """Return Jinja expressions without braces: one, or a list that must all hold."""
     return tuple(condition(item) for item in node.items())
 
 
 def condition(node: Node) -> TemplateText:
-    """Read `"{{ x }}"` as `x`."""
+    """Return one expression; `"{{ x }}"` is read as `x`."""
     if not node.is_a("scalar") or not node.text.strip():
         raise node.error(f"a condition is an expression, not {node.kind}")
     template = node.template("expr")
@@ -191,12 +203,13 @@ def condition(node: Node) -> TemplateText:
 
 
 def truth(key: str, node: Node) -> tuple[TemplateText, ...] | bool:
-    """Value of `changed_when` or `failed_when`: a bool or conditions."""
+    """Return the value of `changed_when` or `failed_when`: a bool or conditions."""
     value = node.value() if node.is_a("scalar") else None
     return value if isinstance(value, bool) else conditions(key, node)
 
 
 def variables(node: Node | None, what: str = "'vars'") -> Mapping[str, Value]:
+    """Return name → value of a mapping of variables; empty for None. `what`: what errors call the mapping."""
     entries = {} if node is None else node.entries(what)
     return {_checked_variable(entry.key_node): entry.value.value() for entry in entries.values()}
 
@@ -219,6 +232,7 @@ def _tags(key: str, node: Node) -> tuple[str, ...]:
 
 
 def _environment(_: str, node: Node) -> tuple[Value, ...]:
+    """Return the mappings of `environment`, which may also be templates."""
     value = node.value()
     values = value if isinstance(value, list) else [value]
     for mapping in values:
@@ -267,6 +281,7 @@ PLAY: Final = frozenset([*_INHERITED, *_OF_PLAYS.split(), "strategy", "import_pl
 
 
 def advice(keyword: str, known: Collection[str]) -> str:
+    """Return the fix for a keyword that is unknown there. `known`: the keywords that are allowed."""
     if keyword in UNSUPPORTED:
         return UNSUPPORTED[keyword]
     if keyword.startswith("with_"):
@@ -277,6 +292,7 @@ def advice(keyword: str, known: Collection[str]) -> str:
 def report_unknown(
     entries: Iterable[Keyed], known: Collection[str], owner: str, advise: Callable[[str], str] | None = None
 ) -> None:
+    """Report an error for each keyword that is not in `known`. `owner`: what lacks it. `advise`: keyword → fix."""
     for entry in entries:
         if entry.key not in known:
             fix = advise(entry.key) if advise else advice(entry.key, known)
@@ -284,6 +300,7 @@ def report_unknown(
 
 
 def read_keywords(entries: Mapping[str, Keyed], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Return keyword → value for the keywords that have a reader. A wrong value is reported, and left out."""
     values = {}
     for key, entry in entries.items():
         if key in readers:
@@ -293,5 +310,8 @@ def read_keywords(entries: Mapping[str, Keyed], readers: Mapping[str, Reader]) -
 
 
 def read_inherited(entries: Mapping[str, Keyed], above: InheritedKeywords) -> InheritedKeywords:
+    """Return the keywords of a play, block or task, with those that it inherits from `above`."""
     values = read_keywords(entries, _INHERITED)
-    return replace(above, **{key: getattr(above, key) + v if key in _ADDED else v for key, v in values.items()})
+    return replace(
+        above, **{key: getattr(above, key) + value if key in _ADDED else value for key, value in values.items()}
+    )

@@ -1,6 +1,11 @@
-"""Reads a task's module and options, written as a mapping, inline, under `args:` or as `name=value` words. Each option
-may be given once, whatever its spelling and place. Options such as `creates=` inside a command's own line are errors,
-because they would become arguments of the command.
+"""Read a task's module and its options, which may be written in four ways:
+
+    copy: {src: a, dest: b}        a mapping, also under `args:`
+    copy: src=a dest=b             name=value pairs
+    sync: DIR                      one value, for the module's free option (`Spec.free`)
+
+Each option may be given once, whatever its name and place. Options such as `creates=` inside a command's own line are
+errors, because they would become arguments of the command.
 """
 
 from __future__ import annotations
@@ -23,24 +28,31 @@ from ipexctl.hosts.source import SourceFile
 from ipexctl.text import is_variable_name
 
 INCLUDE_VARS: Final = "include_vars"
-_KNOWN: Final = {*MODULES, INCLUDE_VARS}
+_KNOWN_MODULES: Final = {*MODULES, INCLUDE_VARS}
 _PREFIX: Final = re.compile(r"^(ansible\.builtin|ansible\.legacy|ipexctl)\.")
-_INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
-_WORD: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
-"""Splits `name=value` words; spaces inside quotes and braces belong to the value."""
+_BEGINS_WITH_PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
+_PAIR: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
+"""Splits `name=value` pairs; spaces inside quotes and braces belong to the value."""
 _INLINE_ARGS: Final = re.compile(
     r"(?:^\s*|\s(?=(?:(?:creates|removes|chdir)=(?:\{\{.*?\}\}|\S)+\s*)+$))(creates|removes|chdir)=((?:\{\{.*?\}\}|\S)+)",
     re.DOTALL,
 )
+"""Such options at the beginning or the end of a command."""
 
 
 def strip_prefix(key: str) -> str:
+    """Return `copy` for `ansible.builtin.copy`."""
     return _PREFIX.sub("", key)
 
 
 def module_of(node: Node, entries: Mapping[str, Keyed]) -> Keyed | None:
-    modules = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) in _KNOWN]
-    unknown = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) not in _KNOWN]
+    """Return the entry of a task that is its module; None if only unknown keywords are there, which are reported.
+
+    Raises a FileError if there is no module, or more than one.
+    """
+    no_keywords = [entry for key, entry in entries.items() if key not in TASK]
+    modules = [entry for entry in no_keywords if strip_prefix(entry.key) in _KNOWN_MODULES]
+    unknown = [entry for entry in no_keywords if strip_prefix(entry.key) not in _KNOWN_MODULES]
     for entry in unknown:
         key = strip_prefix(entry.key)
         if key in UNSUPPORTED:
@@ -48,7 +60,7 @@ def module_of(node: Node, entries: Mapping[str, Keyed]) -> Keyed | None:
         elif modules or key.startswith("with_"):
             entry.key_node.report(f"a task has no {quote(entry.key)}", fix=advice(entry.key, TASK | set(MODULES)))
         else:
-            fix = did_you_mean(key, [*_KNOWN, *TASK], f"one of: {', '.join(sorted(MODULES))}")
+            fix = did_you_mean(key, [*_KNOWN_MODULES, *TASK], f"one of: {', '.join(sorted(MODULES))}")
             fix = NOT_MODULES.get(key.rpartition(".")[2]) or fix
             raise entry.key_node.error(f"there is no module {quote(entry.key)}", fix=fix)
     if not modules and unknown:
@@ -63,6 +75,7 @@ def module_of(node: Node, entries: Mapping[str, Keyed]) -> Keyed | None:
 
 
 def options_of(spec: Spec, module: Keyed, more: Keyed | None) -> dict[str, Arg]:
+    """Return the options of a task, and report what is wrong with them. `more`: `args:` of the task."""
     node, errors = module.value, module.value.file.errors
     args: dict[str, Arg] = {}
     errors_before = len(errors)
@@ -70,12 +83,13 @@ def options_of(spec: Spec, module: Keyed, more: Keyed | None) -> dict[str, Arg]:
         _add_options(spec, module.key, node.entries(module.key).values(), args)
     elif not node.is_null:
         is_command = spec.name in ("exec", "command")
-        if spec.free is not None and (is_command or not _INLINE.match(node.text)):
+        takes_value = spec.free is not None and (is_command or not _BEGINS_WITH_PAIR.match(node.text))
+        if spec.free is not None and takes_value:
             if node.is_a("scalar"):
                 _refuse_inline_args(node)
             args[spec.free] = Arg(node.written() if node.is_a("scalar") else node.value(), node.position)
         elif node.is_a("scalar"):
-            args.update(_inline(spec, module))
+            args.update(_read_pairs(spec, module))
         else:
             raise node.error(f"{module.key} takes a mapping of options, not {node.kind}")
     if more is not None:
@@ -86,6 +100,10 @@ def options_of(spec: Spec, module: Keyed, more: Keyed | None) -> dict[str, Arg]:
 
 
 def _bad_options(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> Iterator[FileError]:
+    """Yield errors: options that are missing, exclude each other, or have a wrong value. Templates are not checked.
+
+    `called`: the module as the playbook writes it. `position`: of the module.
+    """
     for name, option in spec.options.items():
         if option.required and name not in args:
             yield position.error(f"{called} needs {quote(name)}, {noun_of(option)}")
@@ -104,16 +122,18 @@ def _bad_options(spec: Spec, called: str, args: Mapping[str, Arg], position: Pos
         yield position.error(f"{called}: {problem}")
 
 
-def _add_options(spec: Spec, called: str, entries: Iterable[Keyed], found: dict[str, Arg]) -> None:
+def _add_options(spec: Spec, called: str, entries: Iterable[Keyed], args: dict[str, Arg]) -> None:
+    """Add the options of a mapping to `args`; a wrong one is reported, and left out."""
     for entry in entries:
         with entry.value.file.reporting():
             name = _option_name(spec, called, entry.key, entry.key_node.position)
-            if name in found:
+            if name in args:
                 raise entry.key_node.error(f"{called}: {quote(name)} appears twice")
-            found[name] = Arg(_option_value(spec, name, entry.value), entry.value.position)
+            args[name] = Arg(_option_value(spec, name, entry.value), entry.value.position)
 
 
 def _option_value(spec: Spec, name: str, node: Node) -> Value:
+    """Return an option's value; a text or a mode is not converted by YAML's rules, and a condition needs no braces."""
     kind, is_scalar = spec.kind(name), node.yaml.id == "scalar"
     if kind in ("mode", "str", "path", "command") and is_scalar:
         return node.written()
@@ -125,6 +145,7 @@ def _option_value(spec: Spec, name: str, node: Node) -> Value:
 
 
 def _option_name(spec: Spec, called: str, key: str, position: Position) -> str:
+    """Return the name of the option for a name or an alias. Raises a FileError if the module has no such option."""
     if spec.any_option:
         if not is_variable_name(key):
             raise position.error(f"{quote(key)} can't be a variable name", fix="letters, digits and _")
@@ -138,35 +159,41 @@ def _option_name(spec: Spec, called: str, key: str, position: Position) -> str:
 
 
 def _refuse_inline_args(node: Node) -> None:
+    """Refuse `creates=` and the like in the line of a command."""
     if match := _INLINE_ARGS.search(node.text):
         value = f'"{match[2]}"' if "{{" in match[2] else match[2]
         what = f"{match[1]}= inside the line would become an argument of the command"
         raise node.error(what, fix=f"args: {{{match[1]}: {value}}}, below the line")
 
 
-def _inline(spec: Spec, module: Keyed) -> dict[str, Arg]:
-    """Read `copy: src=a dest=b`; values with spaces are quoted."""
+def _read_pairs(spec: Spec, module: Keyed) -> dict[str, Arg]:
+    """Return the options of `copy: src=a dest=b`; values with spaces are quoted there."""
     template, args = module.value.template(), dict[str, Arg]()
-    if re.search("[\"']", _WORD.sub("", template.text)):
+    if re.search("[\"']", _PAIR.sub("", template.text)):
         raise module.value.error("a quote is never closed")
-    for word in _WORD.findall(template.text):
-        key, equals, value = word.partition("=")
+    for pair in _PAIR.findall(template.text):
+        key, equals, value = pair.partition("=")
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
         position = template.spot(None, key)
         if not equals:
-            what = f"{module.key} takes a mapping of options, or name=value words, not {quote(word)}"
-            raise position.error(what, fix=f"{module.key}: {{{next(iter(spec.options), 'option')}: {word}}}")
+            what = f"{module.key} takes a mapping of options, or name=value words, not {quote(pair)}"
+            raise position.error(what, fix=f"{module.key}: {{{next(iter(spec.options), 'option')}: {pair}}}")
         name = _option_name(spec, module.key, key, position)
-        filled = replace(template, text=value, position=position)
-        expression = replace(filled, kind="expr")
-        of_kind = {"exprs": [expression]}.get(spec.kind(name), filled if JINJA.search(value) else value)
-        args[name] = Arg(expression if name == "var" else of_kind, position)
+        value_template = replace(template, text=value, position=position)
+        expression = replace(value_template, kind="expr")
+        arg_value: Value = value_template if JINJA.search(value) else value
+        if spec.kind(name) == "exprs":
+            arg_value = [expression]
+        args[name] = Arg(expression if name == "var" else arg_value, position)
     return args
 
 
 def read_source(module: str, base: Path, arg: Arg) -> TemplateText | None:
-    """Check that `src` can be sent; of the module template, its text."""
+    """Return the text of a template task's `src`; None for copy.
+
+    Raises a FileError if the file can't be sent. Nothing is checked if `src` of copy is a template.
+    """
     if isinstance(arg.value, TemplateText):
         if module == "template":
             raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")

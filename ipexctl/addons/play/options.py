@@ -1,5 +1,6 @@
-"""Options of modules and values of keywords: their kinds, limits and defaults. They convert as in Ansible: `yes` is
-true.
+"""Options of modules and values of keywords: their kinds, limits and defaults, and how values are converted.
+
+They convert as in Ansible: `yes` is true, a number may be text, one value may stand for a list.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _FALSE: Final = frozenset({"no", "false", "off", "0", "n"})
 @dataclass(frozen=True, slots=True)
 class Option:
     kind: str = "str"
+    """A key of `_KINDS`."""
     required: bool = False
     default: Any = None
     choices: tuple[str, ...] = ()
@@ -39,21 +41,27 @@ class Spec:
     where: Literal["host", "control", "all"]
     options: Mapping[str, Option] = field(hash=False)
     free: str | None = None
+    """The option whose value may be written alone: `sync: DIR`; None if there is none."""
     any_option: bool = False
-    """Any option name is allowed, as for set_fact."""
+    """True if any option name is allowed, as for set_fact."""
     one_of: tuple[str, ...] = ()
+    """Options of which exactly one must be given."""
     becomes: bool = False
+    """True if it supports `become`."""
     once: bool = False
+    """True if it runs for the first host alone."""
     is_cluster_job: bool = False
-    """One job on all hosts: refused if a host is missing or options differ between hosts."""
+    """True for one job on all hosts: refused if a host is missing, or if options differ between hosts."""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
+    """Returns why the given options can't be combined, or None."""
 
     def kind(self, name: str) -> str:
+        """Return the kind of an option; `any` for a name that is not declared."""
         return self.options[name].kind if name in self.options else "any"
 
 
 class BadOption(Exception):
-    """The message continues a sentence that begins with the option's name."""
+    """Raised for a wrong value. The message continues a sentence that begins with the option's name."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
@@ -65,21 +73,28 @@ _DECLARED: Final = re.compile(r"([\w,]+)(?::(\w+))?(?:\{([\w|]+)\})?(!)?(?:=([^\
 
 
 def declared(text: str) -> dict[str, Option]:
-    """Options from words such as `path,dest:path! state{file|link} seconds:float=300>=0`: name and aliases, kind,
-    choices, `!` if required, default, minimum."""
-    found: dict[str, Option] = {}
-    for word in text.split():
-        match = _DECLARED.fullmatch(word)
-        assert match is not None, word
+    """Return name → option of a text such as `path,dest:path! state{file|link} seconds:float=300>=0`.
+
+    Each item has the name and its aliases, the kind, the choices, `!` if the option is required, the default and the
+    minimum; all but the name may be left out.
+    """
+    options: dict[str, Option] = {}
+    for declaration in text.split():
+        match = _DECLARED.fullmatch(declaration)
+        assert match is not None, declaration
         names, kind, choices, required, default, minimum = match.groups()
         name, *aliases = names.split(",")
         option = Option(kind or "str", bool(required), None, tuple(choices.split("|")) if choices else ())
         option = replace(option, minimum=None if minimum is None else float(minimum), aliases=tuple(aliases))
-        found[name] = option if default is None else replace(option, default=convert_value(option, default))
-    return found
+        options[name] = option if default is None else replace(option, default=convert_value(option, default))
+    return options
 
 
 def fill_options(spec: Spec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of a module: the given values, converted, and defaults. Raises a BadOption.
+
+    A value `omit` counts as not given.
+    """
     if spec.any_option:
         return dict(values)
     options: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
@@ -97,7 +112,10 @@ def fill_options(spec: Spec, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill_environment(layers: Sequence[object]) -> dict[str, str]:
-    """Variables of `environment` from filled templates; later mappings win. Raises BadOption."""
+    """Return the variables of `environment`. Raises a BadOption.
+
+    `layers`: mappings with filled templates, of which later ones override earlier ones.
+    """
     variables: dict[str, str] = {}
     for layer in layers:
         if not isinstance(layer, dict):
@@ -116,6 +134,7 @@ def fill_environment(layers: Sequence[object]) -> dict[str, str]:
 
 
 def convert_value(option: Option, value: Any) -> Any:
+    """Return the value as the option's kind. Raises a BadOption for another kind, choice or range."""
     noun, convert = _KINDS[option.kind]
     try:
         result = convert(value)
@@ -214,7 +233,9 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "any": ("a value", lambda value: value),
     "exprs": ("a condition, or a list of them", lambda value: value if isinstance(value, list) else [value]),
 }
+"""Kind → its noun for messages, and its converter."""
 
 
 def noun_of(option: Option) -> str:
+    """Return what the option takes, for messages: `a path`."""
     return _KINDS[option.kind][0]

@@ -1,4 +1,4 @@
-"""`ipexctl play`: reports all mistakes in a playbook at once, then runs it on the hosts."""
+"""`ipexctl play`: report all mistakes of a playbook at once, before any host is touched, then run it on the hosts."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from ipexctl.ui.message_output import print_with_fix
 
 
 def _playbooks() -> list[str]:
+    """Return the names that a shell completes: playbooks that ship with ipexctl, and files of this directory."""
     try:
         here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
     except OSError:
@@ -115,6 +116,7 @@ def _prepare(
     *,
     is_listing: bool,
 ) -> tuple[PreparedPlay, Options]:
+    """Read and check the playbook, its variables and the hosts. Raises a UserError with all mistakes."""
     cwd = current_directory()
     with reading_limits(playbook):
         model = load_playbook(playbook, cwd, templates)
@@ -129,7 +131,7 @@ def _prepare(
         # group_vars may be shared with Ansible, so an unsupported lookup is an error only if a task uses the variable.
         errors = templates.check(templates_in(list(vars_dirs.values())), lookups=False)
         layers = (*variables, *chain.from_iterable(vars_dirs.values()), *(host.vars for host in all_hosts))
-        errors += check_facts(model, templates, {name for values in layers for name in values})
+        errors += check_facts(model, templates, set(chain.from_iterable(layers)))
     for tag, fix in unknown_tags(model, selection):
         print_with_fix(f"warning: no task has the tag {tag!r}", fix)
     ready, host_errors = prepare(model, selection, all_hosts, limited, local=options.local)
@@ -138,7 +140,7 @@ def _prepare(
 
 
 def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
-    """Apply --inventory: a file, or host names separated by commas, as in Ansible."""
+    """Return the targets with those of --inventory: a file, or host names separated by commas, as in Ansible."""
     if inventory is None:
         return targets
     if targets.names_hosts:
@@ -149,44 +151,52 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
-    """Directories of variables: next to the inventory, then next to the playbook."""
+    """Return the directories with group_vars and host_vars: that of the inventory, then that of the playbook."""
     hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
     return [*inventory, playbook.parent]
 
 
 def _split_names(values: Sequence[str] | None) -> frozenset[str]:
-    return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
+    """Return the names in options that may be repeated, and that may have several names, separated by commas."""
+    names = ",".join(values or ()).split(",")
+    return frozenset(name.strip() for name in names if name.strip())
 
 
 def _extra_variables(arguments: Sequence[str], cwd: Path, templates: Templates) -> list[dict[str, Any]]:
-    """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones win."""
+    """Return the variables of each `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
 
     result: list[dict[str, Any]] = []
-    for word in arguments:
-        if word.startswith("@"):
-            values: Any = dict(read_variables(cwd / expand_tilde(word[1:]), word[1:]))
+    for text in arguments:
+        if text.startswith("@"):
+            values: Any = dict(read_variables(cwd / expand_tilde(text[1:]), text[1:]))
             raise_all(templates.check(templates_in(values)))
-        elif word.lstrip().startswith("{"):
+        elif text.lstrip().startswith("{"):
             try:
-                values = parse_json(word)
+                values = parse_json(text)
             except ValueError as error:
                 raise UserError(f"-e: not valid JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
         else:
-            values = _pairs(word)
+            values = _split_pairs(text)
             if not values:
-                raise UserError(f"-e {quote(word)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
+                raise UserError(f"-e {quote(text)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
         result.append(values)
     return result
 
 
-def _pairs(word: str) -> dict[str, str]:
-    """`a=1 b='x y'` is two variables; `args=--epochs 3` is one variable with the value `--epochs 3`."""
+def _split_pairs(text: str) -> dict[str, str]:
+    """Return the variables of a text, without the quotes around values; empty if it is not NAME=VALUE.
 
-    parts = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", word)
+    `a=1 b='x y'` is two variables; `args=--epochs 3` is one variable with the value `--epochs 3`.
+    """
+
+    parts = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", text)
     pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", part, re.DOTALL) for part in parts]
     if not all(pairs):
-        pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)]
-    result = {pair[1]: pair[2] for pair in pairs if pair is not None}
-    quoted = {name for name, value in result.items() if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"}
-    return {name: value[1:-1] if name in quoted else value for name, value in result.items()}
+        pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", text, re.DOTALL)]
+    return {pair[1]: _without_quotes(pair[2]) for pair in pairs if pair is not None}
+
+
+def _without_quotes(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if is_quoted else value

@@ -1,5 +1,7 @@
-"""Output of `ipexctl play`: tasks with results, recap, questions of --step, or JSON. A task's results are printed
-together after its last host, so tasks never mix; rank output is printed as it comes.
+"""Print what `ipexctl play` does: tasks with results, the recap, questions of --step; or JSON at the end.
+
+The results of a task are printed together after its last host, so that tasks never mix, and equal results of several
+hosts share a line. Output of ranks is printed as it comes.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from ipexctl.ui.text_table import print_lines
 
 _COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}
 _FIELDS: Final = ("ok", "changed", "failed", "unreachable", "skipped")
-_LINES: Final = 20
+_LINES_SHOWN: Final = 20
+"""Lines of a command's output, from its end; -vv shows all."""
 
 
 class PlayView:
+    """Watches a playbook run (`PlayWatcher`). With --json, notices, failures and output of ranks go to stderr."""
+
     def __init__(self, output: Output, options: Options) -> None:
         self._json, self._quiet = output.json, output.quiet
         self._diff, self._verbose = options.diff, options.verbose
@@ -36,7 +41,9 @@ class PlayView:
         self._colors = wants_color(sys.stdout)
         self._lock = threading.Lock()
         self._headed = False
+        """True once the heading of the present task is printed."""
         self._task = ""
+        """The heading of the present task."""
 
     def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None:
         if self._shows:
@@ -47,8 +54,8 @@ class PlayView:
     def on_task(self, report: TaskReport, *, is_handler: bool) -> None:
         with self._lock:
             self._headed = False
-            place = f"  {report.position}" if self._verbose and report.position else ""
-            self._task = f"{'HANDLER' if is_handler else 'TASK'} [{report.name}]{place}"
+            position = f"  {report.position}" if self._verbose and report.position else ""
+            self._task = f"{'HANDLER' if is_handler else 'TASK'} [{report.name}]{position}"
             if sys.stdout.isatty() and not self._quiet:
                 self._head()
 
@@ -75,7 +82,7 @@ class PlayView:
                 print_lines(shown)
 
     def ask(self, name: str) -> str:
-        """Answer for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
+        """Ask for --step, and return `yes`, `no`, or `all` for this and the remaining tasks."""
         with self._lock:
             while True:
                 answer = ask(f"TASK [{name}]: run it? (y/n/c)")
@@ -86,6 +93,7 @@ class PlayView:
                     return {"y": "yes", "n": "no", "c": "all"}[answer_text[0]]
 
     def end(self, report: PlayReport, *, interrupted: bool) -> None:
+        """Print the recap or the JSON document, and how to go on."""
         if self._json:
             print_json(as_json(report))
         else:
@@ -103,7 +111,7 @@ class PlayView:
             self._headed = True
 
     def _finish(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
-        """Equal results of several hosts share a line."""
+        """Print the results of a task; equal ones of several hosts share a line. `items`: results of a loop's items."""
         if not self._quiet and report.hosts:
             self._head()
         hosts_with_items = {item.host for item in items}
@@ -148,11 +156,12 @@ class PlayView:
             self._output_lines(result, only_long=True)
 
     def _output_lines(self, result: TaskResult, *, only_long: bool = False) -> None:
+        """Print stdout and stderr of a result. `only_long`: leave out a stderr whose one line is the reason."""
         for name in ("stdout", "stderr"):
             lines = str(result.data.get(name) or "").splitlines()
             if only_long and name == "stderr" and len(lines) < 2:
                 continue  # its last line is already the reason
-            cut = lines if self._verbose > 1 else lines[-_LINES:]
+            cut = lines if self._verbose > 1 else lines[-_LINES_SHOWN:]
             if len(cut) < len(lines):
                 print_message(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
             for line in cut:
@@ -164,7 +173,8 @@ class PlayView:
         width = max((len(name) for name in report.recap), default=0)
         for name, counts in report.recap.items():
             shown = " ".join(f"{field}={getattr(counts, field)}" for field in _FIELDS)
-            more = "".join(f" {f}={getattr(counts, f)}" for f in ("rescued", "ignored") if getattr(counts, f))
+            rare = [field for field in ("rescued", "ignored") if getattr(counts, field)]
+            more = "".join(f" {field}={getattr(counts, field)}" for field in rare)
             worst = "failed" if counts.failed or counts.unreachable else "changed" if counts.changed else "ok"
             host = paint(name.ljust(width), _COLORS[worst], on=self._colors)
             print_lines([f"{host} : {shown}{more}"])
@@ -175,6 +185,8 @@ def _output_of(result: TaskResult) -> str:
 
 
 def as_json(report: PlayReport) -> dict[str, Any]:
+    """Return the JSON document of a playbook run."""
+
     def host_of(task: TaskReport, name: str, result: TaskResult) -> dict[str, Any]:
         shown = {"status": result.status, "reason": result.reason, "fix": result.fix, "ignored": name in task.ignored}
         return {**shown, "result": dict(result.data), "diff": result.diff}
@@ -203,12 +215,19 @@ def as_json(report: PlayReport) -> dict[str, Any]:
 
 
 def show_tasks(ready: PreparedPlay, *, as_json: bool, quiet: bool) -> None:
+    """Print the chosen tasks of each play, for --list-tasks; `quiet`: only how many there are, for --syntax-check."""
     plays = []
     for number, play in enumerate(ready.playbook.plays):
-        tasks = [(task, part) for task, part in parts_of(play.steps) if id(task) in ready.tasks]
         rows = [
-            {"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.position), "part": part}
-            for t, part in tasks
+            {
+                "name": task.called,
+                "module": task.spec.name,
+                "tags": sorted(task.tags),
+                "place": str(task.position),
+                "part": part,
+            }
+            for task, part in parts_of(play.steps)
+            if id(task) in ready.tasks
         ]
         plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
     if as_json:

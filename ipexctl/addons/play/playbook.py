@@ -1,13 +1,16 @@
-"""A playbook as read from its files, with unfilled templates; every node, template and task knows its position. A name
-without a path means a file in the current directory or, if there is none, a playbook that ships with ipexctl.
+"""A playbook as it is read from its files: plays, blocks and tasks, with templates that are not filled yet.
+
+Every node, template and task knows its position, so that each error can name file, line and column, also when a
+template is filled much later. `read.py` makes these values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,14 +25,14 @@ from ipexctl.text import expand_tilde
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Line and column, counted from 1."""
+    """A place in a file: line and column, counted from 1."""
 
     source: SourceFile
     line: int
     column: int
 
     def error(self, what: str, *, fix: str = "") -> FileError:
-        """`FILE:LINE:COLUMN: what`, the line, and a caret under the column."""
+        """Return an error `FILE:LINE:COLUMN: what`, with the line and a caret under the column."""
         error = self.source.error(self.line, self.column, what, fix=fix)
         error.message = f"{self}: {what}"
         return error
@@ -40,6 +43,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TemplateText:
+    """A text that may contain Jinja's `{{ … }}`, and is filled when a task runs."""
+
     text: str
     position: Position
     body: int = 0
@@ -47,13 +52,16 @@ class TemplateText:
     kind: str = "text"
     """A `text` that is a single `{{ … }}` yields that value; an `expr` always yields a value, a `file` always text."""
 
-    def spot(self, line: int | None, word: str | None) -> Position:
-        """Position of a word at or after a line of the text, else of that line."""
+    def spot(self, line: int | None, part: str | None) -> Position:
+        """Return the position of a part of the text, at or after a line of the text; else that of the line.
+
+        `line`: counted from 1; None for the first. `part`: None for a whole line.
+        """
         source, first = self.position.source, self.position.line
         number = min(first + self.body + max((line or 1) - 1, 0), max(len(source.lines), 1))
-        lines = source.lines[number - 1 : number + self.text.count("\n")] if word else []
+        lines = source.lines[number - 1 : number + self.text.count("\n")] if part else []
         for candidate, text in enumerate(lines, number):
-            index = text.find(word or "", self.position.column - 1 if candidate == first else 0)
+            index = text.find(part or "", self.position.column - 1 if candidate == first else 0)
             if index >= 0:
                 return Position(source, candidate, index + 1)
         if number == first:
@@ -62,18 +70,27 @@ class TemplateText:
 
 
 Value = Any
+"""A value of YAML, in which a text with Jinja is a `TemplateText`."""
 JINJA: Final = re.compile(r"\{\{|\{%|\{#")
 _MAX_DIGITS: Final = 300
+"""Python converts a long number slowly, and refuses a very long one."""
 
 
 def templates_in(value: Value) -> list[TemplateText]:
+    """Return all templates in a value, in their order; those in keys of mappings do not exist."""
     if isinstance(value, TemplateText):
         return [value]
-    children = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [template for child in children for template in templates_in(child)]
+    children: Iterable[Value] = ()
+    if isinstance(value, Mapping):
+        children = value.values()
+    elif isinstance(value, list | tuple):
+        children = value
+    return list(chain.from_iterable(templates_in(child) for child in children))
 
 
 class PlaybookFile(yaml_tree.YamlTree):
+    """A file of a playbook: its YAML, and the errors that were found so far."""
+
     def __init__(self, text: str, path: str, base: Path, errors: list[FileError] | None = None) -> None:
         self.errors = [] if errors is None else errors
         """Shared by all files of one playbook."""
@@ -84,6 +101,7 @@ class PlaybookFile(yaml_tree.YamlTree):
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
+        """Add an error of the block to `errors`, so that reading continues after it."""
         try:
             yield
         except FileError as error:
@@ -91,6 +109,7 @@ class PlaybookFile(yaml_tree.YamlTree):
 
     @property
     def top(self) -> Node | None:
+        """Return the outermost node; None for an empty file."""
         return None if self.root is None else Node(self, self.root)
 
 
@@ -107,6 +126,7 @@ class Node(NamedTuple):
 
     @property
     def kind(self) -> str:
+        """Return what the node is, for messages."""
         return yaml_tree.kind(self.yaml)
 
     @property
@@ -114,7 +134,7 @@ class Node(NamedTuple):
         return str(self.yaml.value)
 
     def is_a(self, kind: str) -> bool:
-        """Whether it is a `scalar` (and not null), `mapping` or `sequence`."""
+        """True if it is a `scalar` (and not null), `mapping` or `sequence`."""
         return self.yaml.id == kind and not self.is_null
 
     @property
@@ -125,19 +145,25 @@ class Node(NamedTuple):
         return self.position.error(what, fix=fix)
 
     def report(self, what: str, *, fix: str = "") -> None:
+        """Add an error at this node; reading continues."""
         self.file.errors.append(self.error(what, fix=fix))
 
     def entries(self, what: str, depth: int = 0) -> dict[str, Keyed]:
+        """Return key → entry of a mapping. Raises a FileError for another node. `what`: how errors call the mapping."""
         entries = self.file.entries(self.yaml, what, depth)
         return {key: Keyed(key, Node(self.file, key_node), Node(self.file, value)) for key, key_node, value in entries}
 
     def items(self, depth: int = 0) -> list[Node]:
-        """The items of a list, or the node itself."""
+        """Return the items of a list, or the node itself."""
         if self.yaml.id != "sequence":
             return [self]
         return [Node(self.file, item) for item in self.file.items(self.yaml, depth)]
 
     def value(self, depth: int = 0) -> Value:
+        """Return the value with YAML's conversions: numbers, booleans, lists, mappings; texts with Jinja are templates.
+
+        `!unsafe` keeps a text as it is. Raises a FileError for any other tag of the user.
+        """
         if self.yaml.tag == "!unsafe" and self.yaml.id == "scalar":
             return self.text
         if self.yaml.tag.startswith("!"):
@@ -161,26 +187,34 @@ class Node(NamedTuple):
             return self.text
 
     def written(self) -> str | TemplateText | None:
-        """A scalar as written, without YAML's conversions."""
+        """Return a scalar as written, without YAML's conversions: `0644` stays text. None for null."""
         return None if self.is_null else self.template() if JINJA.search(self.text) else self.text
 
     def template(self, kind: str = "text") -> TemplateText:
+        """Return the text as a template, whether it contains Jinja or not."""
         return TemplateText(self.text, self.position, int(getattr(self.yaml, "style", None) in ("|", ">")), kind)
 
 
 class Keyed(NamedTuple):
+    """An entry of a mapping."""
+
     key: str
     key_node: Node
     value: Node
 
 
 def find_shipped_playbooks() -> dict[str, Path]:
+    """Return name → path of the playbooks that ship with ipexctl, also in a clone."""
     packaged = Path(__file__).parents[2] / "playbooks"
     directory = packaged if packaged.is_dir() else Path(__file__).parents[3] / "playbooks"
     return {path.stem: path for path in sorted(directory.glob("*.yml"))}
 
 
 def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
+    """Return the path of a playbook, and its name for messages: a file, or else a playbook that ships with ipexctl.
+
+    Raises a UserError if there is neither.
+    """
     path, known = cwd / expand_tilde(name), find_shipped_playbooks()
     try:
         if path.is_file():
@@ -199,7 +233,12 @@ def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
 def read_file(
     path: Path, shown: str | None = None, *, at: Position | None = None, errors: list[FileError] | None = None
 ) -> PlaybookFile:
-    """`at`: the place that names the file, in another one."""
+    """Read a file of a playbook.
+
+    `shown`: its name in messages; None for its path. `at`: the place in another file that names it; None for a file
+    that the user named. `errors`: the list of the playbook. Raises a FileError at that place, else a UserError, if the
+    file can't be read.
+    """
     if shown is None:
         is_beside = at is not None and path.is_relative_to(at.source.base)
         shown = str(Path(at.source.path).parent / path.relative_to(at.source.base)) if at and is_beside else str(path)
@@ -215,16 +254,21 @@ def read_file(
 
 
 def reason_of(error: OSError | UnicodeDecodeError) -> str:
+    """Return why a file can't be read."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
 
 
 class Arg(NamedTuple):
+    """The value of a module's option, and where it is written."""
+
     value: Value
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedKeywords:
+    """Keywords that a task gets from its play and blocks, too. None: not given."""
+
     when: tuple[TemplateText, ...] = ()
     tags: tuple[str, ...] = ()
     vars: tuple[Mapping[str, Value], ...] = ()
@@ -242,43 +286,57 @@ class InheritedKeywords:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
+    """`loop` or `with_items` of a task, with its `loop_control`."""
+
     items: Value
+    """A list, or a template that yields one."""
     position: Position
     loop_var: str = "item"
     label: TemplateText | None = None
+    """What the output calls an item; None for the item itself."""
     index_var: str | None = None
     pause: float = 0.0
+    """Seconds between two items."""
     is_flattened: bool = False
     """True for with_items: nested lists are flattened, as in Ansible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
+    """A task as written. Two equal tasks are told apart by their `id()`: an included file may be read twice."""
+
     name: str | TemplateText
     spec: Spec
     args: Mapping[str, Arg]
+    """Name of an option → its value, unconverted."""
     position: Position
     inherited: InheritedKeywords
     base: Path
+    """Directory of the file with the task, where relative paths begin."""
     loop: Loop | None = None
     register: str | None = None
     until: tuple[TemplateText, ...] = ()
     retries: int | None = None
     """Without `until`, a failed task is retried until it succeeds."""
     delay: float = 5.0
+    """Seconds before a retry."""
     changed_when: tuple[TemplateText, ...] | bool | None = None
     failed_when: tuple[TemplateText, ...] | bool | None = None
     notify: tuple[tuple[str, Position], ...] = ()
+    """Names of handlers."""
     listen: tuple[str, ...] = ()
+    """Further names of a handler."""
     file: TemplateText | None = None
+    """Content of the file of a template task; None for other tasks."""
 
     @property
     def called(self) -> str:
+        """Return the name, with its templates unfilled."""
         return self.name if isinstance(self.name, str) else self.name.text
 
     @property
     def values(self) -> list[Value]:
-        """All values that may have templates."""
+        """Return all values that may have templates."""
         inherited, loop = self.inherited, self.loop
         values = [self.name, *(arg.value for arg in self.args.values()), self.until]
         values += [self.changed_when, self.failed_when, *((loop.items, loop.label) if loop else ())]
@@ -292,6 +350,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Block:
+    """Steps with `rescue`, for hosts that failed in `block`, and `always`, for all hosts that are reachable."""
+
     position: Position
     block: tuple[Step, ...]
     rescue: tuple[Step, ...] = ()
@@ -311,11 +371,14 @@ class Play:
     name: str
     position: Position
     hosts: str
+    """A pattern of hosts."""
     hosts_position: Position
     steps: tuple[Step, ...]
+    """`pre_tasks`, `tasks` and `post_tasks`."""
     handlers: tuple[Task, ...] = ()
     vars: Mapping[str, Value] = field(default_factory=dict, hash=False)
     file_vars: tuple[Mapping[str, Value], ...] = ()
+    """Variables of each of `vars_files`."""
     gather_facts: bool | None = None
     """None: gather facts only if a task uses them."""
     any_errors_fatal: bool = False
@@ -324,6 +387,7 @@ class Play:
 
     @property
     def tasks(self) -> Iterator[Task]:
+        """Return all tasks of the steps, also those in blocks, in their order."""
         return (task for task, _ in parts_of(self.steps))
 
     @property
@@ -335,20 +399,22 @@ class Play:
 class Playbook:
     path: Path
     shown: str
+    """Its name in messages."""
     plays: tuple[Play, ...]
 
     @property
     def all_tasks(self) -> list[Task]:
-        return [task for play in self.plays for task in play.all_tasks]
+        return list(chain.from_iterable(play.all_tasks for play in self.plays))
 
     @property
     def templates(self) -> list[TemplateText]:
+        """Return all templates, each object once: tasks of a block share the templates that they inherit."""
         values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in self.plays]
         return list({id(template): template for template in templates_in(values)}.values())
 
 
 def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, str]]:
-    """Each task with the part of its block: `rescue`, `always` or empty."""
+    """Yield each task, also in blocks, with the part of its block: `rescue`, `always` or empty."""
     for step in steps:
         if isinstance(step, Task):
             yield step, part

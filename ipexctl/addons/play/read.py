@@ -1,6 +1,7 @@
-"""Reads a playbook and the files it names into the model; every error has its position. Reading continues after an
-error. Files may come with a cloned repository, so their number and nesting are limited, and recursive includes are
-errors.
+"""Read a playbook and the files that it names into the values of `playbook.py`.
+
+Every error has its position, and reading continues after an error, so that the user sees all at once. Files may come
+with a cloned repository, so their number and nesting are limited, and a file that includes itself is an error.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -45,25 +47,30 @@ _MAX_DEPTH: Final = 50
 
 
 def read_playbook(path: Path, shown: str) -> tuple[Playbook, list[FileError]]:
-    """All readable plays of a file and its imports, and all errors."""
+    """Return the playbook with all plays that can be read, and all errors."""
     reader = _PlaybookReader([path.resolve()])
     plays = reader.plays(read_file(path, shown, errors=reader.errors))
     return Playbook(path, shown, tuple(plays)), reader.errors + reader.source_errors
 
 
 def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
+    """Return the variables of a file that the user names. Raises a UserError. `shown`: its name in messages."""
     return keywords.variables(read_file(path, shown).top, "a file of variables")
 
 
 @dataclass
 class _PlaybookReader:
+    """Reads one playbook. Its methods report errors, and return what could be read."""
+
     open_files: list[Path]
+    """Files that are being read: each was named by the one before."""
     errors: list[FileError] = field(default_factory=list)
     source_errors: list[FileError] = field(default_factory=list)
     """Missing files of copy and template tasks; the tasks are kept."""
     file_count: int = 0
 
     def _read_named_file(self, node: Node, keyword: str) -> PlaybookFile:
+        """Read the file that a node names. Raises a FileError at the node."""
         self.file_count += 1
         if self.file_count > MAX_FILES:
             raise node.error(f"this playbook reads more than {MAX_FILES:,} files", fix="include fewer of them")
@@ -89,6 +96,7 @@ class _PlaybookReader:
         return keywords.variables(self._read_named_file(node, keyword).top, "a file of variables")
 
     def plays(self, file: PlaybookFile) -> list[Play]:
+        """Return the plays of a file, and of the playbooks that it imports."""
         top, plays = file.top, list[Play]()
         if top is None or top.is_null:
             return []
@@ -101,6 +109,7 @@ class _PlaybookReader:
         return plays
 
     def _play(self, node: Node) -> Sequence[Play]:
+        """Return one play, or those of `import_playbook`."""
         if not node.is_a("mapping"):
             raise node.error(f"a play is a mapping of `key: value` lines, not {node.kind}")
         entries = node.entries("a play")
@@ -113,7 +122,7 @@ class _PlaybookReader:
         if "strategy" in entries and entries["strategy"].value.text not in ("linear", "ansible.builtin.linear"):
             entries["strategy"].value.report("the only strategy is linear", fix="take it out")
         values = read_keywords(entries, _OF_PLAYS)
-        inherited = read_inherited({k: v for k, v in entries.items() if k != "vars"}, InheritedKeywords())
+        inherited = read_inherited({key: entries[key] for key in entries if key != "vars"}, InheritedKeywords())
         steps: list[Step] = []
         for key in ("pre_tasks", "tasks", "post_tasks"):
             if key in entries:
@@ -136,6 +145,7 @@ class _PlaybookReader:
         return [play]
 
     def _imported(self, entry: Keyed, entries: Mapping[str, Keyed]) -> list[Play]:
+        """Return the plays of an imported playbook, with the `vars` of the import."""
         known = {entry.key, "name", "vars"}
         report_unknown(entries.values(), known, entry.key, lambda _: "put it into that file's plays")
         with self._open_named_file(entry.value, entry.key) as imported:
@@ -144,6 +154,7 @@ class _PlaybookReader:
         return [replace(play, vars={**play.vars, **given}) for play in plays]
 
     def _handlers(self, entry: Keyed | None, inherited: InheritedKeywords) -> tuple[Task, ...]:
+        """Return the handlers of a play. Raises a FileError for a block or a flush among them."""
         steps = () if entry is None else self._steps(entry.value, inherited, "'handlers'")
         for step in steps:
             if isinstance(step, Block):
@@ -153,6 +164,7 @@ class _PlaybookReader:
         return tuple(step for step in steps if isinstance(step, Task))
 
     def _steps(self, node: Node, above: InheritedKeywords, what: str, depth: int = 0) -> tuple[Step, ...]:
+        """Return the steps of a list. `above`: what they inherit. `what`: what errors call the list."""
         if node.is_null:
             return ()
         if not node.is_a("sequence"):
@@ -166,6 +178,7 @@ class _PlaybookReader:
         return tuple(result)
 
     def _step(self, node: Node, above: InheritedKeywords, depth: int) -> Sequence[Step]:
+        """Return a block, a flush, a task, or the steps of an included file."""
         if not node.is_a("mapping"):
             raise node.error(f"a task is a mapping of `key: value` lines, not {node.kind}")
         entries = node.entries("a task")
@@ -201,6 +214,7 @@ class _PlaybookReader:
             return self._steps(included.top, read_inherited(entries, above), node.text, depth + 1)
 
     def _task(self, node: Node, entries: Mapping[str, Keyed], above: InheritedKeywords) -> Sequence[Task]:
+        """Return a task; empty if it has an error, except a missing `src`, whose task is kept."""
         errors_before = len(self.errors)
         inherited = read_inherited(entries, above)
         values = read_keywords(entries, keywords.OF_TASKS)
@@ -233,6 +247,7 @@ class _PlaybookReader:
         return [Task(called, spec, args, position, inherited, base, **values)]
 
     def _included_vars(self, module: Keyed) -> dict[str, Arg]:
+        """Return the variables of `include_vars`, as options of set_fact."""
         node, name = module.value, None
         if node.is_a("mapping"):
             options = node.entries(module.key)
@@ -245,12 +260,14 @@ class _PlaybookReader:
 
 
 def _default_name(module: Keyed) -> str:
+    """Return the name of a task without one: the module, and of a command also the line."""
     if strip_prefix(module.key) not in ("exec", "shell", "command") or not module.value.is_a("scalar"):
         return module.key
     return f"{module.key}: {module.value.text.splitlines()[0][:60] if module.value.text.strip() else ''}"
 
 
 def _named_path(node: Node, keyword: str) -> Path:
+    """Return the path that a node names; for import_playbook, also a playbook that ships with ipexctl."""
     if not node.is_a("scalar") or isinstance(node.written(), TemplateText):
         raise node.error(f"{keyword} takes a file's name, not {node.kind}", fix="files are read before any task")
     path = node.file.source.base / node.text
@@ -264,6 +281,7 @@ def _hosts(key: str, node: Node) -> tuple[str, Position]:
 
 
 def _serial(_: str, node: Node) -> tuple[int | str, ...]:
+    """Return the batch sizes: counts, or percentages such as `30%`."""
     value = node.value()
     sizes = tuple(value if isinstance(value, list) else [value])
     for size in sizes:
@@ -290,19 +308,22 @@ _OF_TASKS: Final = {"block", "meta", INCLUDE_VARS, *keywords.INCLUDES, *keywords
 
 
 def _play_advice(key: str) -> str:
+    """Return the fix for a keyword that a play does not have."""
     is_of_task = strip_prefix(key) in _OF_TASKS or "." in key  # collections' modules have dots
     return "tasks belong under `tasks:`" if is_of_task else advice(key, keywords.PLAY)
 
 
 def _unknown_handlers(play: Play) -> Iterator[FileError]:
-    known = {name for handler in play.handlers for name in (handler.called, *handler.listen)}
-    for name, position in (notified for task in play.all_tasks for notified in task.notify):
+    """Yield an error for each name in `notify` that no handler of the play has."""
+    known = set(chain.from_iterable((handler.called, *handler.listen) for handler in play.handlers))
+    for name, position in chain.from_iterable(task.notify for task in play.all_tasks):
         if name not in known:
             fix = did_you_mean(name, known, "handlers belong under `handlers:` of this play")
             yield position.error(f"no handler is called {quote(name)}", fix=fix)
 
 
 def _flush(meta: Keyed, entries: Mapping[str, Keyed]) -> Flush:
+    """Read `meta: flush_handlers`. Raises a FileError for any other meta."""
     if meta.value.text != "flush_handlers":
         what = f"meta supports only flush_handlers, not {meta.value.kind}"
         raise meta.value.error(what, fix="fail, or when:")
@@ -311,6 +332,7 @@ def _flush(meta: Keyed, entries: Mapping[str, Keyed]) -> Flush:
 
 
 def _loop(entries: Mapping[str, Keyed]) -> Loop | None:
+    """Return the loop of a task; None without one."""
     control = entries.get("loop_control")
     entry = entries.get("loop") or entries.get("with_items")
     if entry is None:

@@ -1,5 +1,7 @@
-"""Module calls and their results, what watches a playbook run, and the final report. Keys of `register` data are
-Ansible's. A loop has the worst status of its items.
+"""Calls of modules and their results, what watches a playbook run, and the final report.
+
+The keys of what `register` stores are Ansible's. Before a result is shown or reported, `hide_secrets` masks secrets in
+all its texts, also in the forms in which programs print them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote, quote_plus
@@ -40,20 +43,29 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ItemDone:
+    """The result of one item of a loop on one host, without secrets."""
+
     host: str
     label: str
+    """How the output calls the item; empty with no_log."""
     result: TaskResult
 
 
 @dataclass
 class TaskReport:
+    """A task of a playbook run, filled while it runs."""
+
     name: str
     play: str
     module: str
     position: str
+    """`FILE:LINE:COLUMN`; empty for the gathering of facts."""
     hosts: dict[str, TaskResult] = field(default_factory=dict)
+    """Host → its result, without secrets."""
     ignored: set[str] = field(default_factory=set)
+    """Hosts whose failure does not count (ignore_errors)."""
     seconds: float = 0.0
+    """Duration, once the task is finished."""
 
 
 class PlayWatcher(Protocol):
@@ -72,25 +84,34 @@ class PlayWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlayReport:
+    """What came of a playbook run."""
+
     playbook: str
     recap: Mapping[str, Counts]
+    """Host → its counts."""
     tasks: tuple[TaskReport, ...]
     seconds: float
     check: bool = False
     retry_file: Path | None = None
+    """File with the hosts that failed; None if none did, or if it could not be written."""
     plays: tuple[str, ...] = ()
+    """Names of all plays."""
 
     @property
     def exit_code(self) -> int:
+        """Return 3 if a host was unreachable, else 1 if one failed, else 0."""
         if any(counts.unreachable for counts in self.recap.values()):
             return 3
         return 1 if any(counts.failed for counts in self.recap.values()) else 0
 
 
 def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
-    """Write PLAYBOOK.retry, for `-l @FILE`, in the user's state directory; delete it if no host failed."""
+    """Write PLAYBOOK.retry, for `-l @FILE`, in the user's state directory; delete it if no host failed.
+
+    Returns its path; None if no host failed, or if it can't be written, because it is only a convenience.
+    """
     failed = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
-    with contextlib.suppress(OSError, UserError):  # the file is only a convenience
+    with contextlib.suppress(OSError, UserError):
         path = state_directory() / "retry" / f"{playbook.stem}.retry"
         if failed:
             make_private_directory(path.parent)
@@ -105,17 +126,22 @@ TaskStatus = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """`reason`: a sentence without the host's name; `data`: further values for `register`."""
+    """The result of a task on one host."""
 
     status: TaskStatus
     reason: str = ""
+    """Why it failed or was skipped, or what changed: a sentence without the host's name."""
     fix: str = ""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Further values for `register`."""
     diff: str = ""
+    """Changes to files, for --diff."""
     message: str = ""
+    """What the task has to say, also if it is ok."""
     not_run: bool = False
-    """--check skipped the task, so `changed_when`, `failed_when` and `until` have nothing to check."""
+    """True if --check skipped the task, so `changed_when`, `failed_when` and `until` have nothing to check."""
     line: str = ""
+    """Line of the playbook with the mistake, and its column; empty without one."""
     column: int = 0
 
     @property
@@ -128,6 +154,7 @@ class TaskResult:
         return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
 
     def to_variable(self) -> dict[str, Any]:
+        """Return what `register` stores, with Ansible's keys."""
         variable = {**self.data, "changed": self.changed, "failed": self.status == "failed"}
         if self.status in ("skipped", "unreachable"):
             variable[self.status] = True
@@ -138,23 +165,30 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """One call of a module, with everything filled in."""
+
     host: Host
     target: Host
     """`host`, unless the task is delegated."""
     task: Task
     args: Mapping[str, Any] = field(hash=False)
+    """All options of the module, converted, with defaults."""
     check: bool = False
+    """True if nothing may be changed."""
     diff: bool = False
     become: str | None = None
+    """The account that the module becomes; None for the login's."""
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
 
 
-_ORDER: tuple[TaskStatus, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
+_FROM_BEST_TO_WORST: tuple[TaskStatus, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
 
 
 def combine_items(results: Sequence[TaskResult], items: Sequence[object], var: str) -> TaskResult:
-    worst: TaskStatus = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
+    """Return the result of a loop: the worst status of its items, and `results` with each item's. `var`: `loop_var`."""
+    order = _FROM_BEST_TO_WORST
+    worst: TaskStatus = max((result.status for result in results), key=order.index, default=order[0])
     failure = next((result for result in results if result.status == worst and result.is_failure), None)
     entries = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
     return TaskResult(
@@ -168,17 +202,19 @@ def combine_items(results: Sequence[TaskResult], items: Sequence[object], var: s
 
 
 def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context: int = 2) -> str:
-    """Like `diff -u`; a new file is compared with /dev/null."""
+    """Return the difference as `diff -u` shows it; a new file is compared with /dev/null."""
     names = ("/dev/null", name) if is_new else (f"{name} (before)", f"{name} (after)")
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), *names, n=context)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def failure(reason: str, fix: str = "", **data: object) -> TaskResult:
+    """Return a failed result. `data`: further values for `register`."""
     return TaskResult("failed", reason, fix, data)
 
 
 def failure_from(error: HostError | UserError, **data: object) -> TaskResult:
+    """Return the result for an error: unreachable for a lost host, else failed, with the line if it has one."""
     if isinstance(error, HostError):
         return host_failure(error)
     line, column = (error.text, error.column) if isinstance(error, FileError) else ("", 0)
@@ -194,7 +230,11 @@ def host_failure(failure: HostError | HostResult | HostReport) -> TaskResult:
 
 
 def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> TaskResult | None:
-    """Result that refuses a cluster job, or None. `missing`: host that left the play → reason."""
+    """Return the result that refuses a job on all hosts, or None if it can start.
+
+    It is refused if a host is missing and the task lacks `fewer: true`, or if an option differs between hosts.
+    `missing`: host that left the play → reason.
+    """
     if missing and not calls[0].args.get("fewer"):
         remaining = fold([call.host.name for call in calls])
         return failure(
@@ -220,7 +260,7 @@ SHORTEST_LINE: Final = 8
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text without secrets: values of the environment, and outputs of tasks with no_log."""
+    """Return the text with stars in place of secrets, in every form in which they may be printed."""
     for form in _forms(frozenset(secrets)):
         text = text.replace(form, HIDDEN)
     return text
@@ -228,15 +268,16 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _forms(secrets: frozenset[str]) -> Sequence[str]:
-    """Forms in which the secrets or their lines may be printed, longest first: plain, quoted, encoded."""
-    texts = {text for secret in secrets for text in (secret, secret.strip())}
-    texts |= {line.strip() for text in texts for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE}
-    forms = {form for text in texts for form in (text, text.upper(), text.lower(), *_encoded(text))}
+    """Return the forms in which the secrets or their lines may be printed, longest first: plain, quoted, encoded."""
+    texts = secrets | {secret.strip() for secret in secrets}
+    lines = {line.strip() for line in chain.from_iterable(text.splitlines() for text in texts)}
+    texts |= {line for line in lines if len(line) >= SHORTEST_LINE}
+    forms = set(chain.from_iterable((text, text.upper(), text.lower(), *_encoded(text)) for text in texts))
     return sorted((form for form in forms if len(form) >= SHORTEST), key=len, reverse=True)
 
 
 def _encoded(text: str) -> Iterator[str]:
-    """As quoted in sh, JSON and URLs, without the surrounding quotes, and in base64, also behind USER:."""
+    """Yield a text as quoted in sh, JSON and URLs, without the outer quotes, and in base64, also behind `USER:`."""
     yield from (text.replace("'", "'\"'\"'"), json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     yield from (quote(text), quote(text, safe=""), quote_plus(text))
     data = text.encode("utf-8", "surrogateescape")
@@ -247,6 +288,7 @@ def _encoded(text: str) -> Iterator[str]:
 
 
 def mask_value(value: Any, secrets: set[str]) -> Any:
+    """Return a value with all its texts masked, also those in lists and mappings, and a number that is a secret."""
     if isinstance(value, str):
         return mask_secrets(value, secrets)
     if isinstance(value, dict):
@@ -259,6 +301,7 @@ def mask_value(value: Any, secrets: set[str]) -> Any:
 
 
 def hide_secrets(result: TaskResult, secrets: set[str], *, no_log: bool) -> TaskResult:
+    """Return the result with its secrets masked; with `no_log`, without all its texts and data but the exit code."""
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
         reason = "no_log: its output is not shown" if result.reason or result.is_failure else ""
@@ -272,16 +315,17 @@ def hide_secrets(result: TaskResult, secrets: set[str], *, no_log: bool) -> Task
 
 
 def secrets_in(result: TaskResult, loop_var: str = "item") -> set[str]:
-    """Secrets of a no_log task: its output and each line of it, the variables it set, and its loop items."""
+    """Return the secrets of a no_log task: its output and each line of it, the variables it set, and its loop items."""
     values: list[object] = []
     items = result.data.get("results")
     for data in (result.data, *(items if isinstance(items, list) else ())):
         values += [data.get(name) for name in ("stdout", "stderr", "msg", "cmd", "ansible_facts", loop_var)]
-    texts = {part.strip() for text in _texts(values) for part in (text, *text.splitlines())}
-    return {text for text in texts if len(text) >= SHORTEST}
+    parts = chain.from_iterable((text, *text.splitlines()) for text in _texts(values))
+    return {part.strip() for part in parts if len(part.strip()) >= SHORTEST}
 
 
 def _texts(value: object) -> Iterator[str]:
+    """Yield all texts and numbers in a value, also those in lists and mappings, without keys."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, dict):

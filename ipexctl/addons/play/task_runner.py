@@ -1,6 +1,10 @@
-"""Runs one task on all its hosts, in Ansible's order: `when` before the options, so skipped hosts need no variables;
-then the module; then changed_when, failed_when and until. With --check, a condition is reported if it needs the result
-of a task that did not run.
+"""Run one task on all its hosts, in Ansible's order:
+
+1. `when`, before the options are filled, so that a skipped host need not have their variables.
+2. The module, on each host or once for all.
+3. `changed_when`, `failed_when` and `until`, with the result.
+
+With --check, a result of a task that did not run is unknown; a skipped task says so if its `when` needs one.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol
 
 from ipexctl.addons.play.modules import runner
@@ -37,21 +42,27 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError, Notice
 
 _NOT_BEGUN = failure("it was not started")
-_RETRIES = 3
+"""Result of an item that has none yet; compared by identity."""
+_DEFAULT_RETRIES = 3
+"""Retries with `until`, if the task does not say how many."""
 
 
 @dataclass
 class _Item:
-    """One host's turn of the loop, or its only one."""
+    """One turn of the loop on one host, or the only one without a loop."""
 
     host: Host
     value: object = None
+    """The loop's item; None without a loop."""
     index: int = 0
     local: Sequence[Mapping[str, Value]] = ()
+    """Variables of the loop; empty without one."""
     label: str = ""
     call: Call | None = None
+    """None if the item is skipped or can't be called."""
     result: TaskResult = _NOT_BEGUN
     ignored: bool = False
+    """True if a failure does not count (ignore_errors)."""
     attempts: int = 0
 
 
@@ -69,29 +80,37 @@ class TaskEngine(Protocol):
 
 @dataclass
 class TaskRunner:
+    """One task of a play. `run` calls it once."""
+
     engine: TaskEngine
     task: Task
     report: TaskReport
     names: Sequence[str]
+    """Hosts for which the task runs."""
     items_done: list[ItemDone] = field(default_factory=list)
+    """Results of a loop's items, for the output."""
 
     def run(self) -> set[str]:
+        """Run the task, and return the hosts that failed, without unreachable ones.
+
+        With run_once, it runs for the first host, and a failure counts for all.
+        """
         names = self.names[:1] if self.task.inherited.run_once else self.names
         hosts = [host for name in names if (host := self.engine.host(name)) is not None]
         items = {host.name: self._items(host) for host in hosts}
-        everything = [item for of_host in items.values() for item in of_host]
-        for item in everything:
+        all_items = list(chain.from_iterable(items.values()))
+        for item in all_items:
             if item.result is _NOT_BEGUN:
                 self._prepare(item)
-        self._call_with_retries([item for item in everything if item.call is not None])
-        failed = {name for name, of_host in items.items() if self._finish(name, of_host)}
-        # run_once: a failure counts for all hosts.
+        self._call_with_retries([item for item in all_items if item.call is not None])
+        failed = {name for name, items_of_host in items.items() if self._finish(name, items_of_host)}
         return set(self.names) if self.task.inherited.run_once and failed else failed
 
     def _scope(self, item: _Item, *strong: Mapping[str, Value]) -> Scope:
         return self.engine.variables.scope(item.host.name, self.task.inherited.vars, [*item.local, *strong])
 
     def _items(self, host: Host) -> list[_Item]:
+        """Return an item for each value of the loop on a host; one that has its result if the list can't be filled."""
         loop, alone = self.task.loop, _Item(host)
         if loop is None:
             return [alone]
@@ -106,27 +125,34 @@ class TaskRunner:
             alone.result = self._skipped(alone, scope, failure_from(error))
             return [alone]
         if loop.is_flattened:
-            values = [value for entry in values for value in (entry if isinstance(entry, list) else [entry])]
+            lists = [entry if isinstance(entry, list) else [entry] for entry in values]
+            values = list(chain.from_iterable(lists))
         return [
             _Item(host, value, index, [{loop.index_var or "": index, loop.loop_var: value}], _label(value))
             for index, value in enumerate(values)
         ]
 
     def _skipped(self, item: _Item, scope: Scope, otherwise: TaskResult) -> TaskResult:
-        """Skipped if a condition is false; names the registered results that are missing because of --check."""
+        """Return a skipped result if a condition of `when` is false, else `otherwise`.
+
+        The reason names the registered results in the condition that are missing because of --check. If a condition
+        can't be filled, that is the result, unless `otherwise` is an error already.
+        """
         try:
-            condition = next((each.text for each in self.task.inherited.when if not scope.holds(each)), None)
+            false_condition = next(
+                (condition.text for condition in self.task.inherited.when if not scope.holds(condition)), None
+            )
         except FileError as error:
             return otherwise if otherwise is not _NOT_BEGUN else failure_from(error)
-        if condition is None:
+        if false_condition is None:
             return otherwise
-        words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
-        unknown = [word for word in words if (item.host.name, word) in self.engine.context.not_run]
+        names = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", false_condition))
+        unknown = [name for name in names if (item.host.name, name) in self.engine.context.not_run]
         note = f" (--check skipped the task that registers {', '.join(unknown)})" if unknown else ""
-        return TaskResult("skipped", f"when: {condition}{note}")
+        return TaskResult("skipped", f"when: {false_condition}{note}")
 
     def _prepare(self, item: _Item) -> None:
-        """Make the item's call, or its result if it is skipped or can't be called."""
+        """Set the item's call, or its result if it is skipped or can't be called."""
         task, inherited, scope = self.task, self.task.inherited, self._scope(item)
         item.ignored = inherited.ignore_errors is True
         item.result = self._skipped(item, scope, _NOT_BEGUN)
@@ -146,22 +172,23 @@ class TaskRunner:
                 raise task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix) from None
             if task.file is not None:
                 options["content"] = str(scope.fill(task.file))
-            of_call = self.engine.context.options
+            play_options = self.engine.context.options
             item.call = Call(
                 host=item.host,
                 target=self._target(item.host, scope.fill(inherited.delegate_to)),
                 task=task,
                 args=options,
-                check=of_call.check if inherited.check_mode is None else inherited.check_mode,
-                diff=(of_call.diff if inherited.diff is None else inherited.diff) and not inherited.no_log,
+                check=play_options.check if inherited.check_mode is None else inherited.check_mode,
+                diff=(play_options.diff if inherited.diff is None else inherited.diff) and not inherited.no_log,
                 become=(scope.fill(inherited.become_user) or "root") if inherited.become else None,
                 environment=environment,
-                timeout=inherited.timeout or of_call.timeout,
+                timeout=inherited.timeout or play_options.timeout,
             )
         except UserError as error:
             item.result = failure_from(error)
 
     def _target(self, host: Host, delegate: object) -> Host:
+        """Return the host on which the module runs. Raises a UserError if `delegate` is none."""
         context = self.engine.context
         if delegate is None or self.task.spec.where == "control":
             return host
@@ -177,7 +204,9 @@ class TaskRunner:
     def _call_with_retries(self, items: Sequence[_Item]) -> None:
         """Retry up to `retries` times until `until` is true or, without one, the module succeeds."""
         task, context = self.task, self.engine.context
-        retries = (_RETRIES if task.until else 0) if task.retries is None else task.retries
+        retries = task.retries
+        if retries is None:
+            retries = _DEFAULT_RETRIES if task.until else 0
         pending = items
         for left in range(retries, -1, -1):
             self._call(pending)
@@ -194,6 +223,7 @@ class TaskRunner:
             item.result = replace(item.result, data={**item.result.data, "attempts": item.attempts})
 
     def _call(self, items: Sequence[_Item]) -> None:
+        """Call the module for these items, and set their results."""
         if self.task.spec.where == "control":
             for item in items:
                 item.result = runner(self.task.spec.name)(self.engine.context, item.call)
@@ -203,6 +233,7 @@ class TaskRunner:
             self._call_on_each(items)
 
     def _call_on_each(self, items: Sequence[_Item]) -> None:
+        """Call the module on all hosts at once; items of one host one after the other."""
         run, context = runner(self.task.spec.name), self.engine.context
         by_host: dict[str, list[_Item]] = {}
         for item in items:
@@ -227,7 +258,7 @@ class TaskRunner:
                     item.result = failure_from(done.error)
 
     def _call_together(self, items: Sequence[_Item]) -> None:
-        """One call for all hosts with the same options, or, for a cluster job, for all hosts."""
+        """Call the module once for all hosts with the same options; a job on all hosts, once for all."""
         spec, context = self.task.spec, self.engine.context
         groups: dict[tuple[int, str], list[tuple[_Item, Call]]] = {}
         for item in items:
@@ -255,8 +286,9 @@ class TaskRunner:
         own = [{task.register: result.to_variable()}] if task.register else []
         scope = self._scope(item, *own)
 
-        def truth(asked: Any) -> bool | None:
-            return all(map(scope.holds, asked)) if isinstance(asked, tuple) and asked else asked
+        def truth(conditions: Any) -> bool | None:
+            has_conditions = isinstance(conditions, tuple) and bool(conditions)
+            return all(map(scope.holds, conditions)) if has_conditions else conditions
 
         try:
             until, changes, fails = truth(task.until), truth(task.changed_when), truth(task.failed_when)
@@ -299,6 +331,7 @@ class TaskRunner:
         return True
 
     def _loop_result(self, items: Sequence[_Item]) -> TaskResult:
+        """Return the result of a host's loop, and add the items to the output."""
         loop, secrets, no_log = self.task.loop, self.engine.context.secrets, bool(self.task.inherited.no_log)
         assert loop is not None
         if len(items) == 1 and not items[0].local:  # without a list
@@ -310,6 +343,7 @@ class TaskRunner:
         return combine_items([item.result for item in items], [item.value for item in items], loop.loop_var)
 
     def _register(self, name: str, result: TaskResult, items: Sequence[_Item]) -> None:
+        """Set the variables of `set_fact` and `register` for the host; with run_once, for all hosts of the task."""
         facts: dict[str, Any] = {}
         for item in items if self.task.spec.name == "set_fact" else ():
             if item.result.status == "ok":
@@ -324,7 +358,8 @@ class TaskRunner:
             self.engine.variables.own[host].update(facts)
 
 
-def _label(item: object) -> str:
-    if isinstance(item, dict) and isinstance(item.get("name"), str):
-        return str(item["name"])
-    return item if isinstance(item, str) else json.dumps(item)[:80]
+def _label(value: object) -> str:
+    """Return how the output calls an item of a loop: its `name`, the text, or the beginning of its JSON."""
+    if isinstance(value, dict) and isinstance(value.get("name"), str):
+        return str(value["name"])
+    return value if isinstance(value, str) else json.dumps(value)[:80]

@@ -1,7 +1,8 @@
-"""Limits while a playbook is read and while a template is filled, because a playbook may come with a cloned repository:
-seconds, and memory beyond what this process has by then. A template can keep C code busy in which no signal handler
-runs, such as the comparison of nested lists. Then nothing in this process can say why it stops, so a sh that waits at a
-pipe says it.
+"""Limit what reading a playbook and filling a template may cost: seconds, and memory beyond what this process has.
+
+A playbook may come with a cloned repository, and a template may never end. A signal handler of Python ends most of
+them. A template can also keep C code busy in which no handler runs, such as the comparison of nested lists. Then
+`faulthandler` ends the process, which can't say why any more, so a sh that waits at a pipe says it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ done
 
 
 class TimeUp(BaseException):
-    """A BaseException, so that templates can't catch it."""
+    """Raised if a limit of time is exceeded; a BaseException, so that templates can't catch it."""
 
 
 @contextmanager
 def reading_limits(shown: str) -> Iterator[None]:
-    """Limit all that the files of a playbook cost before its first task, together."""
+    """Limit what reading all files of a playbook costs together. Raises a UserError. `shown`: the playbook's name."""
     try:
         with limits(shown, "reading it"):
             yield
@@ -74,6 +75,7 @@ def limits(at: str, what: str = "this template") -> Iterator[None]:
 
 
 def _lowered(soft: int, hard: int) -> int:
+    """Return the limit of memory in bytes: `MEMORY` more than this process has, or a limit that is lower already."""
     if not _STATUS.exists():  # a Mac limits no memory: time and results are limited there, too
         return soft
     allowed = int(_STATUS.read_text().split()[_DATA]) * resource.getpagesize() + MEMORY
@@ -82,6 +84,7 @@ def _lowered(soft: int, hard: int) -> int:
 
 @cache
 def _listener() -> subprocess.Popen[bytes]:
+    """Start the sh that prints why this process ended; one for all templates."""
     what = f"this took longer than {TEMPLATE_INTERRUPTED:g} s and could not be interrupted, so ipexctl ended"
     fix = "it does work that belongs in a task; what hosts had done by then stays done"
     sh = ["sh", "-c", _LAST_WORDS, "sh", what, fix]

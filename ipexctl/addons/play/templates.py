@@ -1,6 +1,9 @@
-"""Templates: Jinja in a sandbox, strict about undefined variables, with Ansible's common filters, and the variables of
-one host, which are filled when they are used. Only texts of the playbook and its files are templates: what a host
-printed is a value. No filter reads a file or starts a program. The one lookup is `env`, whose values are masked.
+"""Fill templates: Jinja in a sandbox, strict about undefined variables, with Ansible's common filters.
+
+- Only texts of the playbook, its files and the inventory are templates. What a host printed is a value, and never
+  filled, so that no host can have code run here.
+- A variable may be a template itself; it is filled when it is used (`Scope`).
+- No filter reads a file or starts a program. The one lookup is `env`, whose values are masked as secrets.
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ _LOOKUP_FIXES: Final = {
     "template": "template: {src: FILE, dest: PATH} fills the file and sends it",
     "vars": "name the variable itself: {{ NAME }}; for another host: {{ hostvars[HOST][NAME] }}",
 }
+
+
+# Filters of Ansible, with its names and parameters.
 
 
 def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def extract(key: Any, container: Any, more: Any = None) -> Any:
 
 
 def _listed(name: str) -> Callable[..., list[Any]]:
-    """`map`, `select` and similar filters return lists, so that `| last` and `| length` work."""
+    """Return a filter of Jinja, such as `map`, that gives a list, so that `| last` and `| length` work."""
     lazy = JINJA_FILTERS[name]
 
     @pass_context
@@ -170,18 +176,19 @@ TESTS: Final[dict[str, Callable[..., Any]]] = {
 
 
 class _Missing(NamedTuple):
-    """What an UndefinedError says."""
+    """What an UndefinedError says, in parts, so that `Scope` can find the position and a fix."""
 
     what: str
-    word: str | None = None
+    name: str | None = None
+    """The name that is missing; None if there is none."""
     keys: Sequence[str] | None = None
-    """Existing ones, if a mapping lacks the word; None: the word is a variable."""
+    """Existing keys, if a mapping lacks the name; None if the name is a variable."""
     at: TemplateText | None = None
     """The template of a variable that needs the missing one."""
 
 
 class Undefined(jinja2.ChainableUndefined, jinja2.StrictUndefined):
-    """`x.y.z | default(…)` works as in Ansible; the message has existing names."""
+    """An undefined value. `x.y.z | default(…)` works as in Ansible; other uses are errors that name what exists."""
 
     @property
     def _undefined_message(self) -> Any:
@@ -208,6 +215,8 @@ class _LazyContext(Context):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, which also refuses to format text (`%` and `format`) and to call types."""
+
     intercepted_binops = frozenset({"%"})
     context_class = _LazyContext
 
@@ -226,10 +235,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Templates:
-    """The environment of one call."""
+    """Jinja's environment for one call of ipexctl."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
+        """Values that are masked in all output."""
         self.env = _Sandbox(
             undefined=Undefined,
             extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"],
@@ -246,7 +256,7 @@ class Templates:
         self.compiled = lru_cache(4096)(self._compile)
 
     def _compile(self, text: str, kind: str) -> Callable[..., Any]:
-        """A function of the variables. A text that is a single `{{ … }}` yields that value itself."""
+        """Return a function of the variables. A text that is a single `{{ … }}` yields that value itself, no text."""
         if kind == "text" and (bare := text.strip()).startswith("{{") and bare == text.rstrip("\n"):
             (*others, output) = self.env.parse(bare).body
             if not others and isinstance(output, nodes.Output) and len(output.nodes) == 1:
@@ -256,13 +266,15 @@ class Templates:
         return self.env.from_string(text).render
 
     def check(self, templates: Iterable[TemplateText], *, lookups: bool = True) -> list[FileError]:
-        """Errors of syntax, and unknown filters, tests and, with `lookups`, lookups. Evaluates nothing."""
+        """Return errors of syntax, and unknown filters, tests and, with `lookups`, lookups. Evaluates nothing."""
         errors = (self._mistake(template, lookups) for template in templates)
         return [error for error in errors if error is not None]
 
     def _mistake(self, template: TemplateText, lookups: bool) -> FileError | None:
-        def error(line: int | None, what: str, word: str | None = None, fix: str = "") -> FileError:
-            return template.spot(line, word).error(f"Jinja: {what}", fix=fix)
+        """Return the first error of a template; None if there is none."""
+
+        def error(line: int | None, what: str, part: str | None = None, fix: str = "") -> FileError:
+            return template.spot(line, part).error(f"Jinja: {what}", fix=fix)
 
         try:
             return self._unknown(template, lookups, error)
@@ -277,6 +289,7 @@ class Templates:
             return error(None, str(problem))
 
     def _unknown(self, template: TemplateText, lookups: bool, error: Callable[..., FileError]) -> FileError | None:
+        """Return the first use of what does not exist here; None if there is none. Raises errors of Jinja's parser."""
         tree = self.env.parse("{{ (" + template.text + ") }}" if template.kind == "expr" else template.text)
         for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
             return error(node.lineno, "a template can't load another one")
@@ -286,8 +299,9 @@ class Templates:
                     fix = did_you_mean(used.name, sorted(known))
                     return error(used.lineno, f"there is no {label} {used.name!r}", used.name, fix)
         for call in tree.find_all(nodes.Call) if lookups else ():
-            if isinstance(call.node, nodes.Name) and call.node.name in _LOOKUPS and call.args:
-                name = call.args[0].value if isinstance(call.args[0], nodes.Const) else None
+            if isinstance(call.node, nodes.Name) and call.node.name in _LOOKUPS:
+                kind_of_lookup = call.args[0] if call.args else None
+                name = kind_of_lookup.value if isinstance(kind_of_lookup, nodes.Const) else None
                 if isinstance(name, str) and name.removeprefix(_BUILTIN) != "env":
                     what = f"there is no {call.node.name}({name!r}), only {call.node.name}('env', 'NAME')"
                     fix = _LOOKUP_FIXES.get(name.removeprefix(_BUILTIN), _LOOKUP_FIX)
@@ -295,7 +309,10 @@ class Templates:
         return None
 
     def check_names(self, templates: Iterable[TemplateText], hints: Mapping[str, str]) -> Iterator[FileError]:
-        """Errors for templates that print, not through a filter, test or condition, a name in `hints`: never set."""
+        """Yield an error for each template that prints a name in `hints`, which is never set.
+
+        A name in a filter, test or condition is no error: it may be meant to be undefined. `hints`: name → fix.
+        """
         for template in templates:
             if template.kind == "expr" or not any(name in template.text for name in hints):
                 continue
@@ -304,11 +321,11 @@ class Templates:
                     while isinstance(node, nodes.Getattr | nodes.Getitem):
                         node = node.node
                     if isinstance(node, nodes.Name) and node.name in hints:
-                        place = template.spot(node.lineno, node.name)
-                        yield place.error(f"'{node.name}' is undefined", fix=hints[node.name])
+                        position = template.spot(node.lineno, node.name)
+                        yield position.error(f"'{node.name}' is undefined", fix=hints[node.name])
 
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
-        """Look up a variable; only `env` is supported. Its values are secrets."""
+        """Return variables of the environment, which count as secrets. Raises a SecurityError for other kinds."""
         if kind.removeprefix(_BUILTIN) != "env":
             raise SecurityError(f"lookup({kind!r}); only lookup('env', 'NAME') is supported")
         values = [os.environ.get(name, default if default is not None else "") for name in names]
@@ -317,19 +334,25 @@ class Templates:
 
 
 class Scope:
-    """The variables of one host, in layers, strongest last. `hostvars`: the scope of every host."""
+    """The variables of one host for one task, each filled when it is first used.
+
+    `layers`: mappings of variables, the strongest last. `hostvars`: host → its variables.
+    """
 
     def __init__(
         self, templates: Templates, layers: Sequence[Mapping[str, Value]], hostvars: Mapping[str, Any] | None = None
     ) -> None:
         self._templates = templates
-        self._variables = {name: value for layer in layers for name, value in layer.items()}
+        self._variables: dict[str, Value] = {}
+        for layer in layers:
+            self._variables.update(layer)
         self._filled: dict[str, Any] = {"hostvars": hostvars or {}}
         self._at: TemplateText | None = None
+        """The template that is being filled; after an error, the one with the mistake."""
         self._depth = 0
 
     def fill(self, value: Value) -> Any:
-        """The value with its templates filled. Raises a FileError at the place of the mistake."""
+        """Return the value with its templates filled. Raises a FileError at the position of the mistake."""
         if not (templates := templates_in(value)):
             return self._fill(value)
         try:
@@ -344,11 +367,12 @@ class Scope:
         raise problem  # here, for the traceback of `error` keeps what the template made
 
     def holds(self, condition: TemplateText) -> bool:
+        """True if a condition holds; a text such as `no` or `false` counts as false."""
         value = self.fill(condition)  # the value of -e flag=false is text
         return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
     def truths(self, conditions: Sequence[TemplateText]) -> list[tuple[str, bool]]:
-        """Each condition and whether it holds, up to the first that does not."""
+        """Return each condition and whether it holds, up to the first that does not."""
         truths: list[tuple[str, bool]] = []
         for condition in conditions:
             truths.append((condition.text, self.holds(condition)))
@@ -357,20 +381,26 @@ class Scope:
         return truths
 
     def look_up(self, name: str, default: Any) -> Any:
+        """Return a variable, filled, or `default` if there is none.
+
+        A variable that needs an undefined one is undefined itself, so that `is defined` and `default` work.
+        """
         if name not in self._filled:
             if name not in self._variables:
                 return default
             outer = self._at
             try:
                 self._filled[name] = self._fill(self._variables[name])
-            except UndefinedError as error:  # for `is defined` and `default`
-                found: Any = error.args[0]
-                found = found if isinstance(found, _Missing) else _Missing(str(found))
-                self._filled[name] = Undefined(hint=found._replace(at=found.at or self._at))
+            except UndefinedError as error:
+                cause: Any = error.args[0]
+                missing = cause if isinstance(cause, _Missing) else _Missing(str(cause))
+                hint: Any = missing._replace(at=missing.at or self._at)
+                self._filled[name] = Undefined(hint=hint)
                 self._at = outer
         return self._filled[name]
 
     def _fill(self, value: Value) -> Any:
+        """Return the value with its templates filled; raises whatever a template raises."""
         if isinstance(value, TemplateText):
             outer, self._at = self._at, value
             if self._depth > _MAX_DEPTH:
@@ -390,7 +420,8 @@ class Scope:
         return LazyMapping(sorted(self._variables), lambda name: self.look_up(name, None))
 
     def _explained(self, error: BaseException, at: TemplateText) -> FileError:
-        what, fix, word = re.sub(r"\s+", " ", str(error)[:2000]) or type(error).__name__, "", None
+        """Return the error for the user, at the template with the mistake, with a fix if the cause is known."""
+        what, fix, name = re.sub(r"\s+", " ", str(error)[:2000]) or type(error).__name__, "", None
         if isinstance(error, TimeUp):
             fix = "it never ends, or does work that belongs in a task"
         elif isinstance(error, MemoryError):
@@ -398,17 +429,18 @@ class Scope:
         elif isinstance(error, RecursionError):
             what = "these templates refer to each other in a circle"
         elif isinstance(error, UndefinedError) and isinstance(error.args[0], _Missing):
-            what, word, at = error.args[0].what, error.args[0].word, error.args[0].at or at
-            fix = "" if word is None else self._fix_of(word, error.args[0].keys)
+            what, name, at = error.args[0].what, error.args[0].name, error.args[0].at or at
+            fix = "" if name is None else self._fix_of(name, error.args[0].keys)
         elif isinstance(error, SecurityError):
             what = f"not allowed in a template: {error}"
             fix = "templates cannot read files, run commands or reach into Python: use a task, with register"
         elif isinstance(error, TypeError) and "'str'" in what and re.search(r"'(int|float)'", what):
             fix = "values from -e and from commands are strings: NAME | int, or NAME | float"
         line = error.lineno if isinstance(error, TemplateSyntaxError) else None
-        return at.spot(line, word).error(what[:1000], fix=fix)
+        return at.spot(line, name).error(what[:1000], fix=fix)
 
     def _fix_of(self, name: str, keys: Sequence[str] | None) -> str:
+        """Return what to write in place of an undefined name. `keys`: as of `_Missing`."""
         if keys is not None:
             listing = ", ".join(keys[:12]) + (" …" if len(keys) > 12 else "")
             return did_you_mean(name, keys, f"one of: {listing}" if keys else "it is empty")
@@ -423,6 +455,8 @@ class Scope:
 
 
 class LazyMapping(Mapping[str, Any]):
+    """A mapping whose values are looked up when they are used."""
+
     def __init__(self, names: Iterable[str], look_up: Callable[[str], Any]) -> None:
         self._names = list(names)
         self._look_up = look_up
@@ -440,7 +474,7 @@ class LazyMapping(Mapping[str, Any]):
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Convert to JSON types. Undefined values are an error, nested ones too."""
+    """Return what a template yields as JSON types. Raises an UndefinedError for undefined values, also nested ones."""
     if isinstance(value, Undefined):
         raise UndefinedError(value._undefined_message)
     if value is None or isinstance(value, bool | int | str):

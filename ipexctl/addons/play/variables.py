@@ -1,5 +1,8 @@
-"""The variables of a playbook, in Ansible's precedence, and what the modules of one call share: sessions, options,
-results for later tasks. Vaults are refused: secrets come from the environment of the call.
+"""The variables of a playbook, in Ansible's precedence, and what the modules of one call share (`PlayContext`).
+
+From the weakest to the strongest: inventory of groups, group_vars, inventory of the host, host_vars, facts, the play's
+`vars` and `vars_files`, variables that ipexctl sets, `vars` of tasks, what tasks set, the loop, `-e`. Vaults are
+refused: secrets come from the environment of the call.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +40,12 @@ VarsDirs = Mapping[str, Sequence[Mapping[str, Value]]]
 
 
 def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDirs:
+    """Return the variables of all groups and hosts, from group_vars and host_vars of these directories.
+
+    `directories`: the strongest last. Raises a UserError for a file that can't be read.
+    """
     parents = list(dict.fromkeys(directory.resolve() for directory in directories))
-    groups = dict.fromkeys(["all", *(group for host in hosts for group in host.groups)])
+    groups = dict.fromkeys(["all", *chain.from_iterable(host.groups for host in hosts)])
     dirs = {}
     for name in [*(f"group_vars/{group}" for group in groups), *(f"host_vars/{host.name}" for host in hosts)]:
         paths = [parent / f"{name}{suffix}" for parent in parents for suffix in (".yml", ".yaml", ".json", "")]
@@ -46,6 +54,7 @@ def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDi
 
 
 def _variables_in(path: Path) -> Mapping[str, Value]:
+    """Return the variables of a file that was found, not named. Raises a UserError for a directory or a vault, too."""
     if path.is_dir():
         fix = f"use one file: {path.with_suffix('.yml')}"
         raise UserError(f"{path} is a directory: its files aren't read", fix=fix)
@@ -64,15 +73,20 @@ def _variables_in(path: Path) -> Mapping[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """Options of the call of `ipexctl play`."""
+
     home: str = DEFAULT_HOME
     iface: str | None = None
     timeout: float | None = None
+    """Seconds for a task on a host; None for no limit."""
     check: bool = False
     diff: bool = False
     verbose: int = 0
     local: bool = False
+    """True if tasks may be delegated to this machine."""
     vars_dirs: VarsDirs = field(default_factory=dict)
     extra: Sequence[Mapping[str, Any]] = ()
+    """Variables of each `-e`, later ones stronger."""
 
 
 class Variables:
@@ -80,8 +94,9 @@ class Variables:
 
     def __init__(self, templates: Templates, hosts: Sequence[Host], options: Options, magic: Mapping[str, Any]) -> None:
         self.facts: dict[str, Mapping[str, Any]] = {}
+        """Host → `facts`, `ansible_facts` and `ansible_…`; a host is missing until its facts are gathered."""
         self.own: dict[str, dict[str, Any]] = {host.name: {} for host in hosts}
-        """Set by the tasks: set_fact and register."""
+        """Host → variables that tasks have set: set_fact and register."""
         self._templates = templates
         self._extra = options.extra
         self._dirs = options.vars_dirs
@@ -102,12 +117,17 @@ class Variables:
     def scope(
         self, name: str, weak: Sequence[Mapping[str, Value]] = (), strong: Sequence[Mapping[str, Value]] = ()
     ) -> Scope:
-        """`weak`: variables of the task, which those that tasks have set override; `strong`: of a loop."""
+        """Return the variables of a host for one task.
+
+        `weak`: variables of the task and its blocks, which variables that tasks have set override. `strong`: those of
+        a loop, which override them.
+        """
         host, dirs = self._hosts[name], self._dirs
         inventory = {key: _of_inventory(name, key, text) for key, text in host.vars.items()}
         shared = {key: value for key, value in inventory.items() if key in host.shared}
         own = {key: value for key, value in inventory.items() if key not in host.shared}
-        group_files = [values for group in ("all", *host.groups) for values in dirs.get(f"group_vars/{group}", ())]
+        groups = ("all", *host.groups)
+        group_files = list(chain.from_iterable(dirs.get(f"group_vars/{group}", ()) for group in groups))
         weakest = [shared, *group_files, own, *dirs.get(f"host_vars/{name}", ()), self.facts.get(name, {}), *self._play]
         magic = {
             **self._magic,
@@ -122,7 +142,7 @@ class Variables:
 
 
 def _of_inventory(host: str, name: str, text: str) -> Any:
-    """Convert like Ansible, which does not read numbers, booleans, lists and mappings as text."""
+    """Return a variable of the inventory as Ansible does: numbers, booleans, lists and mappings are no texts."""
     if "{{" in text or "{%" in text:
         return TemplateText(text, Position(SourceFile(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
     if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
@@ -146,6 +166,7 @@ _FAMILIES: Final = {
 
 
 def ansible_facts(facts: Facts, host: str) -> dict[str, Any]:
+    """Return the facts that playbooks for Ansible use most, by Ansible's names without `ansible_`."""
     system = facts.system
     hostname, distro = facts.network.hostname or host, system.distro_id or ""
     return {
@@ -166,16 +187,20 @@ def ansible_facts(facts: Facts, host: str) -> dict[str, Any]:
 
 @dataclass
 class PlayContext:
-    """What the modules of one call share. Each host has one connection, with one task at a time on it, because several
-    tasks may be delegated to one host. Modules that open and close sessions themselves, such as run, borrow one
-    (`SessionPool.borrow`)."""
+    """What the modules of one call share.
+
+    Each host has one connection with one task at a time on it, because several tasks may be delegated to one host.
+    Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.borrow`).
+    """
 
     pool: SessionPool
     templates: Templates
     options: Options
     watcher: PlayWatcher
     hosts: Sequence[Host]
+    """Hosts after --limit; the first is node0."""
     all_hosts: Sequence[Host]
+    """Includes hosts that --limit leaves out, whose variables templates may use."""
     cwd: Path
     not_run: set[tuple[str, str]] = field(default_factory=set)
     """(host, variable) pairs registered by a task that --check did not run, so their values are unknown."""
@@ -190,6 +215,7 @@ class PlayContext:
         return self.pool.cancel
 
     def variables(self, playbook_dir: Path) -> Variables:
+        """Return the variables before the first task."""
         magic = {
             "node0": self.hosts[0].name,
             "playbook_dir": str(playbook_dir),
@@ -201,14 +227,15 @@ class PlayContext:
 
     @contextmanager
     def session(self, host: Host) -> Iterator[Session]:
-        """The host's session, locked against other tasks delegated to it."""
+        """Yield the host's session, locked against other tasks that are delegated to the host."""
         with self._locks.setdefault(host.name, threading.Lock()):  # setdefault is atomic
             yield self.pool.session(host)
 
     def opened(self, hosts: Sequence[Host], timeout: float | None) -> OpenHosts:
+        """Return these hosts for a step of `api`, with the sessions of the play."""
         return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, timeout)
 
     def sleep(self, seconds: float) -> None:
-        """Return early on cancellation."""
+        """Wait, or until the call is cancelled."""
         with suppress(Cancelled):
             self.cancel.sleep(seconds)

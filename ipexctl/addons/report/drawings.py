@@ -1,12 +1,18 @@
-"""Drawings over time: phases, curves, the grid of ranks, host figures; each with its table. All have the same left and
-right edges, so they show a moment at the same place. All cells of one grid level are a single path, which keeps a page
-of 1,000 ranks small.
+"""Draw a run as SVG: its phases, its curves, the grid of ranks, the figures of hosts. Each drawing has its table.
+
+- Curves, grid and phases have the same left and right edges, so a moment has the same x in all of them. `page.js`
+  zooms them together and repeats LEFT, RIGHT and WIDTH; change them in both files. The small curves of hosts stand
+  side by side and do not zoom.
+- All cells of the grid with one style are a single path. With an element for each cell, the page of a run with 1,000
+  ranks would have up to 120,000 elements.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ipexctl.addons.report.markup import (
@@ -29,19 +35,27 @@ from ipexctl.addons.report.page import TimeCurve
 from ipexctl.run.why.read_snapshot import PrintedNumber
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
+"""Edges of the plots, and width of a drawing, in units of the SVG's viewBox."""
 PLOT: Final = RIGHT - LEFT
-_AXIS: Final = 26
+"""Width of the plots."""
+_AXIS_HEIGHT: Final = 26
 _CURVE_HEIGHT: Final = 150
 _FEW_HOSTS: Final = 16
+"""With more hosts than this, each gets a lower row."""
 _TABLE_ROWS: Final = 24
-_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
-_NONE: Final = "."
+"""The table below a curve has at most this many rows."""
+_SHARE_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+"""The digits of a share from 0 to 1 in 64 steps; `page.js` has the same text."""
+_UNKNOWN_SHARE: Final = "."
 WORK_LEVELS: Final = 5
+"""Number of blues, styles `w0` to `w4`."""
 WAIT_LEVELS: Final = 3
-_NUMBERED_ROW: Final = 11.5
-_WAITS_FROM: Final = 0.1
+"""Number of oranges, styles `d0` to `d2`."""
+_MIN_NUMBERED_ROW: Final = 11.5
+"""Height of a grid's row from which the number of its rank fits beside it."""
+_SHOWS_WAITING_FROM: Final = 0.1
 """Share of waiting from which a cell shows the waiting instead of the work."""
-_NAMES: Final[dict[PhaseKind, str]] = {
+_PHASE_NAMES: Final[dict[PhaseKind, str]] = {
     "checks": "Checks",
     "sync": "Sync",
     "start": "Start",
@@ -62,6 +76,11 @@ _UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint", 
 
 
 def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
+    """Return a section with a heading, the drawing, and the table in a closed `details` element.
+
+    `number` makes the id of the heading unique in the page. `page.js` writes the values under the cursor into the
+    empty `readout` paragraph.
+    """
     heading = element("h2", escape(title), id=f"t{number}")
     readout = element("p", class_="readout")
     behind = element("details", element("summary", escape(f"Table: {title}")), make_scrollable(table, title))
@@ -74,22 +93,23 @@ def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup
 
 
 def wide(content: Markup, title: str) -> Markup:
-    """Content that scrolls sideways on a narrow screen; the keyboard can scroll it, too."""
+    """Return the content in a box that scrolls sideways on a narrow screen, also with the keyboard."""
     return element("div", content, class_="wide", tabindex="0", role="region", aria_label=title)
 
 
 def make_scrollable(content: Markup, title: str) -> Markup:
+    """Return a table in a box that scrolls if the table is too high."""
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str, style: str = "values") -> Markup:
-    """A table whose first column has the row headings."""
+    """Return a table with the caption `name`; the first cell of each row is the heading of the row."""
     top = element("tr", *(element("th", escape(cell), scope="col") for cell in head))
     body = (
         element(
             "tr",
             element("th", escape(row[0]), scope="row"),
-            *(element("td", escape(c.replace(" %", "\N{NO-BREAK SPACE}%"))) for c in row[1:]),
+            *(element("td", escape(cell.replace(" %", "\N{NO-BREAK SPACE}%"))) for cell in row[1:]),
         )
         for row in rows
     )
@@ -98,24 +118,27 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str, style: 
 
 
 def _svg(height: float, label: str, *children: Markup, **data: str | float) -> Markup:
+    """Return a drawing of the full width. `data` are attributes that `page.js` reads, such as `data_span`."""
     box = f"0 0 {WIDTH} {short(height)}"
     return element("svg", *children, viewBox=box, role="img", aria_label=label, tabindex="0", class_="chart", **data)
 
 
 def _plot(top: float, height: float, *children: Markup) -> Markup:
+    """Return the inner part of a drawing, which `page.js` stretches sideways in a zoom."""
     box = f"{LEFT} 0 {PLOT} {short(height)}"
     attributes = {"preserveAspectRatio": "none", "class_": "plot", "viewBox": box}
     return element("svg", *children, x=LEFT, y=top, width=PLOT, height=height, **attributes)
 
 
 def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[Markup]:
+    """Yield a vertical line for each restart."""
     for at in seconds:
         path = path_data(f"M{short(LEFT + at / span * PLOT)} 0V{short(height)}")
         yield element("path", element("title", escape("restart")), d=path, class_="again")
 
 
 def _time_axis(span: float, top: float, bottom: float) -> Markup:
-    """Vertical lines with times below them; the script redraws both after a zoom."""
+    """Return vertical lines with their times below them; `page.js` redraws both after a zoom."""
     marks = []
     for at, label in time_ticks(span):
         x = LEFT + at / span * PLOT
@@ -126,6 +149,7 @@ def _time_axis(span: float, top: float, bottom: float) -> Markup:
 
 
 def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) -> Markup:
+    """Return horizontal lines with their values left of them, and the unit turned by 90 degrees."""
     parts = []
     for tick in ticks:
         y = bottom - (tick - ticks[0]) / (ticks[-1] - ticks[0]) * (bottom - top)
@@ -138,6 +162,10 @@ def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) ->
 
 
 def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
+    """Return the section with the phases as bars on one line, a restart as a vertical line, and their table.
+
+    The silence at a run's end is a thin bar below the others, because it overlaps with another phase.
+    """
     bar, shapes = 24.0, []
     for phase in parts:
         x, width = LEFT + phase.begin / span * PLOT, (phase.end - phase.begin) / span * PLOT
@@ -146,7 +174,7 @@ def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
             continue
         y, tall = (bar + 8, 6.0) if phase.kind == "silent" else (4.0, bar)
         shapes.append(element("rect", x=x, y=y, width=max(width, 1.0), height=tall, class_=f"p-{phase.kind}"))
-        label = _NAMES[phase.kind]
+        label = _PHASE_NAMES[phase.kind]
         if phase.kind not in _UNLABELLED and width > 7.0 * len(label):
             style = f"in-{phase.kind}"
             shapes.append(
@@ -163,7 +191,7 @@ def _phase_table(parts: Sequence[RunPhase]) -> Markup:
     body = (
         element(
             "tr",
-            element("th", _swatch(f"p-{phase.kind}"), escape(_NAMES[phase.kind]), scope="row", class_="key"),
+            element("th", _swatch(f"p-{phase.kind}"), escape(_PHASE_NAMES[phase.kind]), scope="row", class_="key"),
             element("td", escape(clock_text(phase.begin))),
             element("td", escape("" if phase.kind == "restart" else duration_text(phase.end - phase.begin))),
             element("td", escape(phase.text)),
@@ -181,59 +209,69 @@ def _swatch(style: str) -> Markup:
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> Markup:
+    """Return a list of coloured squares, from pairs of a style and its label."""
     return element("ul", *(element("li", _swatch(style), escape(label)) for style, label in keys), class_="legend")
 
 
 def line_path(
     values: Sequence[float | None], maximum: float, height: float, minimum: float = 0.0, bridged: int = 0
 ) -> str:
-    """A line with gaps. `bridged`: number of successive columns without a value that do not make a gap."""
-    step, words, drawing = PLOT / len(values), [], False
+    """Return the path of a line through the known values, with a gap where values are None.
+
+    `bridged`: number of successive columns without a value that do not make a gap. A value between two gaps becomes a
+    dot.
+    """
+    step, commands, is_drawing = PLOT / len(values), [], False
     missing = 0
     for column, value in enumerate(values):
         if value is None:
             missing += 1
-            drawing = drawing and missing <= bridged
+            is_drawing = is_drawing and missing <= bridged
             continue
         missing = 0
         x, y = LEFT + (column + 0.5) * step, height - _share(value, minimum, maximum) * height
-        words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
-        alone = column + 1 == len(values) or values[column + 1] is None
-        if not drawing and alone:
-            words.append("h.1")
-        drawing = True
-    return path_data("".join(words))
+        commands.append(f"{'L' if is_drawing else 'M'}{short(x)} {short(y)}")
+        is_last_before_gap = column + 1 == len(values) or values[column + 1] is None
+        if not is_drawing and is_last_before_gap:
+            commands.append("h.1")
+        is_drawing = True
+    return path_data("".join(commands))
 
 
 def _share(value: float, minimum: float, maximum: float) -> float:
+    """Return where the value lies between minimum (0) and maximum (1)."""
     return min(1.0, max(0.0, (value - minimum) / (maximum - minimum)))
 
 
 def band_path(low: Sequence[float | None], high: Sequence[float | None], maximum: float, height: float) -> str:
-    words, step = [], PLOT / max(1, len(low))
-    for part in _runs(low, high):
-        points = [(column, high[column] or 0.0) for column in part]
-        points += [(column, low[column] or 0.0) for column in reversed(part)]
-        places = (
-            f"{short(LEFT + (c + 0.5) * step)} {short(height - _share(v, 0.0, maximum) * height)}" for c, v in points
+    """Return the path of the area between two lines, in a piece for each stretch of columns where both are known."""
+    commands, step = [], PLOT / max(1, len(low))
+    for columns in _known_stretches(low, high):
+        outline = [(column, high[column] or 0.0) for column in columns]
+        outline += [(column, low[column] or 0.0) for column in reversed(columns)]
+        points = (
+            f"{short(LEFT + (column + 0.5) * step)} {short(height - _share(value, 0.0, maximum) * height)}"
+            for column, value in outline
         )
-        words.append(f"M{'L'.join(places)}Z")
-    return path_data("".join(words))
+        commands.append(f"M{'L'.join(points)}Z")
+    return path_data("".join(commands))
 
 
-def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator[list[int]]:
-    part: list[int] = []
-    for column, (one, two) in enumerate(zip(low, high, strict=True)):
-        if one is not None and two is not None:
-            part.append(column)
-        elif part:
-            yield part
-            part = []
-    if part:
-        yield part
+def _known_stretches(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator[list[int]]:
+    """Yield each longest sequence of adjacent columns in which both values are known."""
+    columns: list[int] = []
+    for column, (low_value, high_value) in enumerate(zip(low, high, strict=True)):
+        if low_value is not None and high_value is not None:
+            columns.append(column)
+        elif columns:
+            yield columns
+            columns = []
+    if columns:
+        yield columns
 
 
 def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] = ()) -> Markup:
+    """Return the section of one curve, with its band if it has one. `span`: seconds from left to right."""
     known = [value for value in (*shown.values, *shown.high) if value is not None]
     ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
     maximum, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
@@ -245,7 +283,7 @@ def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] 
         element("path", d=line_path(shown.values, maximum, _CURVE_HEIGHT, ticks[0], shown.bridged), class_="line")
     )
     drawing = _svg(
-        bottom + _AXIS,
+        bottom + _AXIS_HEIGHT,
         f"{shown.title} over time, in {shown.unit or 'no unit'}",
         _value_axis(ticks, top, bottom, shown.unit),
         _time_axis(span, top, bottom),
@@ -258,40 +296,65 @@ def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] 
 
 
 LINES: Final = 6
+"""Number of colours for the lines of runs, styles `o0` to `o5`; a seventh run gets the first one again."""
 
 
 MOST_POINTS: Final = 400
+"""Limit on the points of one line of `overlay`, and one more for the last."""
 
 
 def overlay(runs: Sequence[tuple[str, Sequence[PrintedNumber]]]) -> Markup:
-    """The losses of several runs over their steps; over their numbers, if a run does not print its steps in order."""
-    own = [[each.step for each in losses] for _, losses in runs]
-    has_steps = all(None not in each and sorted(filter(None, each)) == [*filter(None, each)] for each in own)
-    points = [[(each.step if has_steps else n, each.value) for n, each in enumerate(line, 1)] for _, line in runs]
-    known, counts = zip(*((value, at or 0.0) for line in points for at, value in line), strict=True)
-    ticks, steps = value_ticks(max(known), min(known)), value_ticks(max(counts))
+    """Draw the losses of several runs over their steps, from pairs of a run's name and its losses.
+
+    The x axis counts the printed losses instead of steps if a run prints losses without a step, or not in the order
+    of their steps.
+    """
+    has_steps = all(_are_ascending([loss.step for loss in losses]) for _, losses in runs)
+    lines = []
+    for _, losses in runs:
+        steps = [(loss.step or 0.0) if has_steps else number for number, loss in enumerate(losses, 1)]
+        lines.append([(step, loss.value) for step, loss in zip(steps, losses, strict=True)])
+    all_steps, all_values = zip(*chain.from_iterable(lines), strict=True)
+    value_marks, step_marks = value_ticks(max(all_values), min(all_values)), value_ticks(max(all_steps))
     bottom, shapes = 8.0 + _CURVE_HEIGHT, []
-    for number, line in enumerate(points):
-        line = [*line[: -1 : -(-len(line) // MOST_POINTS) or 1], *line[-1:]]
-        places = [
-            (LEFT + (at or 0.0) / steps[-1] * PLOT, bottom - _share(value, ticks[0], ticks[-1]) * _CURVE_HEIGHT)
-            for at, value in line
+    for number, line in enumerate(lines):
+        style = f"o{number % LINES}"
+        points = [
+            (
+                LEFT + step / step_marks[-1] * PLOT,
+                bottom - _share(value, value_marks[0], value_marks[-1]) * _CURVE_HEIGHT,
+            )
+            for step, value in _thin_out(line)
         ]
-        words = path_data("M" + "L".join(f"{short(x)} {short(y)}" for x, y in places))
-        shapes += [element("path", d=words, class_=f"line o{number % LINES}")] if len(places) > 1 else []
-        shapes += [
-            element("circle", cx=x, cy=y, r=3, class_=f"o{number % LINES}") for x, y in places if len(places) == 1
-        ]
-    for at in steps:
-        x = LEFT + at / steps[-1] * PLOT
-        shapes.append(element("text", escape(number_text(at)), x=x, y=bottom + 16.0, text_anchor="middle"))
+        if len(points) > 1:
+            path = path_data("M" + "L".join(f"{short(x)} {short(y)}" for x, y in points))
+            shapes.append(element("path", d=path, class_=f"line {style}"))
+        elif points:
+            ((x, y),) = points
+            shapes.append(element("circle", cx=x, cy=y, r=3, class_=style))
+    for mark in step_marks:
+        x = LEFT + mark / step_marks[-1] * PLOT
+        shapes.append(element("text", escape(number_text(mark)), x=x, y=bottom + 16.0, text_anchor="middle"))
     title = f"Losses over {'steps' if has_steps else 'the number of losses'}"
-    drawing = _svg(bottom + _AXIS, title, _value_axis(ticks, 8.0, bottom, "loss"), *shapes)
-    keys = legend([(f"o{at % LINES}", f"loss of {run}") for at, (run, _) in enumerate(runs)])
+    drawing = _svg(bottom + _AXIS_HEIGHT, title, _value_axis(value_marks, 8.0, bottom, "loss"), *shapes)
+    keys = legend([(f"o{number % LINES}", f"loss of {run}") for number, (run, _) in enumerate(runs)])
     return join_markup(element("h3", escape(title)), keys, element("div", drawing, class_="wide"))
 
 
+def _are_ascending(steps: Sequence[float | None]) -> bool:
+    """True if all steps are known and none is smaller than an earlier one. A step of 0 may be anywhere."""
+    counted = [step for step in steps if step]
+    return None not in steps and counted == sorted(counted)
+
+
+def _thin_out(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return every n-th point, so that about MOST_POINTS remain, and always the last point."""
+    interval = math.ceil(len(line) / MOST_POINTS) or 1
+    return [*line[:-1:interval], *line[-1:]]
+
+
 def _curve_table(shown: TimeCurve) -> Markup:
+    """Return the means of equal pieces of the curve, each with the time at which the piece begins."""
     size = -(-len(shown.values) // _TABLE_ROWS)
     rows = []
     for at in range(0, len(shown.values), size):
@@ -302,26 +365,29 @@ def _curve_table(shown: TimeCurve) -> Markup:
 
 
 def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = ()) -> Markup:
-    """A row per rank, a cell per column: blue for work, orange for waiting, grey without a step."""
-    places, height_in_rows = _places(ranks.rows)
+    """Return the section with a row for each rank and a cell for each column of time.
+
+    Blue cells show work, orange ones waiting; in grey ones no step ended.
+    """
+    positions, height_in_rows = _row_positions(ranks.rows)
     row_height = min(18.0, max(1.0, 460 / height_in_rows))
     top, height = 8.0, row_height * height_in_rows
     maximum = _busiest(ranks.rows)
-    cells = _cells(ranks.rows, places, maximum)
+    cells = _cell_paths(ranks.rows, positions, maximum)
     scale = f"translate({LEFT} {short(row_height / 2)}) scale({PLOT / ranks.columns.count:.4f} {row_height:.4f})"
-    paths = (element("path", d=path_data("".join(words)), class_=style) for style, words in cells.items() if words)
+    paths = (element("path", d=path_data("".join(path)), class_=style) for style, path in cells.items() if path)
     shapes = element("g", *paths, transform=scale, class_="cells")
     drawing = _svg(
-        top + height + _AXIS,
+        top + height + _AXIS_HEIGHT,
         "Work and waiting of each rank over time",
-        _host_names(ranks.rows, places, top, row_height),
+        _row_labels(ranks.rows, positions, top, row_height),
         _plot(top, height, shapes, *_restarts(restarts, span, height)),
         _time_axis(span, top + height, top + height + 4),
         data_span=span,
         data_most=f"{maximum:.3f}",
-        data_rows=" ".join(map(str, places)),
+        data_rows=" ".join(map(str, positions)),
         data_height=f"{row_height:.4f}",
-        data_cells=" ".join(_encoded(row, maximum) for row in ranks.rows),
+        data_cells=" ".join(_encode_row(row, maximum) for row in ranks.rows),
     )
     middle = WORK_LEVELS // 2
     keys = [
@@ -336,50 +402,61 @@ def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = 
     return figure(number, title, drawing, _rank_table(ranks.rows), legend(keys))
 
 
-def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
+def _row_positions(rows: Sequence[RankRow]) -> tuple[list[int], int]:
+    """Return the position of each row, and the height of the grid, both counted in rows.
+
+    A gap of one row separates hosts if there are at least two ranks for each host.
+    """
     hosts = len({row.host for row in rows})
     is_spaced = 1 < hosts <= len(rows) // 2
-    places, at = [], 0
-    for before, row in zip((None, *rows), rows, strict=False):
-        if before is not None and before.host != row.host and is_spaced:
-            at += 1
-        places.append(at)
-        at += 1
-    return places, at
+    positions, position = [], 0
+    for previous, row in zip((None, *rows), rows, strict=False):
+        if previous is not None and previous.host != row.host and is_spaced:
+            position += 1
+        positions.append(position)
+        position += 1
+    return positions, position
 
 
 def _busiest(rows: Sequence[RankRow]) -> float:
-    """Share of work that only a fiftieth of the cells exceeds."""
+    """Return the share of work that only a fiftieth of the cells exceeds; it gets the strongest blue. At least 0.1."""
     used = sorted(cpu for row in rows for cpu in row.cpu if cpu is not None)
     return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
 
 
-def _cells(rows: Sequence[RankRow], places: Sequence[int], maximum: float) -> dict[str, list[str]]:
-    """Class → pieces of its path: runs of equal cells become horizontal lines one unit wide."""
+def _cell_paths(rows: Sequence[RankRow], positions: Sequence[int], maximum: float) -> dict[str, list[str]]:
+    """Return style → pieces of its path. Adjacent cells of one style become one horizontal line, a row wide.
+
+    A piece is `M3 0h4` (a line of four cells from column 3 of row 0), or `m2 0h1` if it continues a row: two cells
+    after the end of the piece before.
+    """
     styles = [f"w{n}" for n in range(WORK_LEVELS)] + [f"d{n}" for n in range(WAIT_LEVELS)] + ["idle"]
     paths: list[list[str]] = [[] for _ in styles]
     ends = [0] * len(styles)
-    for place, row in zip(places, rows, strict=True):
+    for position, row in zip(positions, rows, strict=True):
         last, begin = -1, 0
-        fresh = [True] * len(styles)
-        levels = [*_levels(row, maximum), -1]
+        is_first_of_row = [True] * len(styles)
+        levels = [*_cell_levels(row, maximum), -1]
         for column, level in enumerate(levels):
             if level == last:
                 continue
             if last >= 0:
-                move = f"M{begin} {place}" if fresh[last] else f"m{begin - ends[last]} 0"
+                move = f"M{begin} {position}" if is_first_of_row[last] else f"m{begin - ends[last]} 0"
                 paths[last].append(f"{move}h{column - begin}")
-                fresh[last], ends[last] = False, column
+                is_first_of_row[last], ends[last] = False, column
             last, begin = level, column
     return dict(zip(styles, paths, strict=True))
 
 
-def _levels(row: RankRow, maximum: float) -> Iterator[int]:
-    """Style of each cell; a rank that never steps has no grey cells."""
+def _cell_levels(row: RankRow, maximum: float) -> Iterator[int]:
+    """Yield the style of each cell as its index in `_cell_paths`; -1 for a cell that is not drawn.
+
+    A rank without any step has no grey cells.
+    """
     for cpu, waits, steps in zip(row.cpu, row.waits, row.steps_per_s, strict=True):
         if steps is None and cpu is None:
             yield -1
-        elif waits is not None and waits >= _WAITS_FROM:
+        elif waits is not None and waits >= _SHOWS_WAITING_FROM:
             yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
         elif not steps and row.steps:
             yield WORK_LEVELS + WAIT_LEVELS
@@ -389,45 +466,54 @@ def _levels(row: RankRow, maximum: float) -> Iterator[int]:
             yield min(WORK_LEVELS - 1, int(cpu / maximum * WORK_LEVELS))
 
 
-def _encoded(row: RankRow, maximum: float) -> str:
-    """Two letters per cell, for the shares of work and waiting in 64 steps; `.` if unknown."""
+def _encode_row(row: RankRow, maximum: float) -> str:
+    """Return two digits for each cell, as `page.js` reads them: the shares of work and of waiting, `.` if unknown."""
     return "".join(
-        _letter(None if cpu is None else cpu / maximum) + _letter(waits)
+        _share_digit(None if cpu is None else cpu / maximum) + _share_digit(waits)
         for cpu, waits in zip(row.cpu, row.waits, strict=True)
     )
 
 
-def _letter(share: float | None) -> str:
-    return _NONE if share is None else _DIGITS[min(63, max(0, round(share * 63)))]
+def _share_digit(share: float | None) -> str:
+    return _UNKNOWN_SHARE if share is None else _SHARE_DIGITS[min(63, max(0, round(share * 63)))]
 
 
-def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
-    has_numbers = row_height >= _NUMBERED_ROW
+def _row_labels(rows: Sequence[RankRow], positions: Sequence[int], top: float, row_height: float) -> Markup:
+    """Return the numbers of ranks, if the rows are high enough, and the names of hosts.
+
+    A name that would overlap with the name above is left out.
+    """
+    has_numbers = row_height >= _MIN_NUMBERED_ROW
     edge = LEFT - 8 - (26 if has_numbers else 0)
     labels = host_labels((row.host for row in rows), 12 if has_numbers else 17)
     spans: dict[str, tuple[int, int]] = {}
-    for row, place in zip(rows, places, strict=True):
-        spans[row.host] = (spans.get(row.host, (place, 0))[0], place)
-    names, free = [], 0.0
+    for row, position in zip(rows, positions, strict=True):
+        spans[row.host] = (spans.get(row.host, (position, 0))[0], position)
+    texts, free_from = [], 0.0
     if has_numbers:
-        for row, place in zip(rows, places, strict=True):
-            y = top + (place + 0.5) * row_height + 4
-            names.append(element("text", escape(str(row.rank)), x=LEFT - 6, y=y, text_anchor="end"))
+        for row, position in zip(rows, positions, strict=True):
+            y = top + (position + 0.5) * row_height + 4
+            texts.append(element("text", escape(str(row.rank)), x=LEFT - 6, y=y, text_anchor="end"))
     for host, (first, last) in spans.items():
         y = top + (first + last + 1) / 2 * row_height
-        if y - 5.5 < free:
+        if y - 5.5 < free_from:
             continue
-        free = y + 5.5
-        names.append(element("text", escape(labels[host]), x=edge, y=y + 4, text_anchor="end"))
-    return join_markup(*names)
+        free_from = y + 5.5
+        texts.append(element("text", escape(labels[host]), x=edge, y=y + 4, text_anchor="end"))
+    return join_markup(*texts)
 
 
 def _rank_table(rows: Sequence[RankRow]) -> Markup:
+    """Return the table of the ranks, with means over the whole run; `-` for what was not measured."""
+
     def number(value: float | None) -> str:
         return "-" if value is None else number_text(value)
 
     def parts(row: RankRow) -> Iterator[str]:
-        """Shares of the time that add up to 100 %; a rank may wait on a processor."""
+        """Yield the shares of working, waiting and the rest; if all are known, they add up to 100 %.
+
+        A rank that waits on a processor is measured as both, so its work is cut to what waiting leaves.
+        """
         waits = round(100 * (row.mean_wait or 0.0))
         works = min(round(100 * (row.mean_cpu or 0.0)), 100 - waits)
         yield "-" if row.mean_cpu is None else f"{works} %"
@@ -453,9 +539,14 @@ class _Measure(NamedTuple):
     label: str
     unit: str
     values: Sequence[Sequence[float | None]]
+    """The curve of each host; empty for a host that did not measure it."""
 
 
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
+    """Return the section with two columns of small curves, memory and network, and a row for each host.
+
+    All curves of a column have the same scale, which its heading names.
+    """
     measures = (
         _Measure("Memory of the ranks", "B", [shown.memory for shown in curves]),
         _Measure("Sent", "B/s", [shown.sent for shown in curves]),
@@ -464,26 +555,26 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     labels = host_labels((shown.host for shown in curves), 17)
     width = (PLOT - gap) / len(measures)
     shapes = []
-    for place, measure in enumerate(measures):
-        left = LEFT + place * (width + gap)
+    for column, measure in enumerate(measures):
+        left = LEFT + column * (width + gap)
         known = [value for values in measure.values for value in values if value is not None]
         maximum = value_ticks(max(known, default=0.0))[-1]
-        words = (
+        heading = (
             f"{measure.label}, 0 to {quantity(maximum, measure.unit)}" if known else f"{measure.label}: not measured"
         )
-        shapes.append(element("text", escape(words), x=left, y=14, class_="unit"))
+        shapes.append(element("text", escape(heading), x=left, y=14, class_="unit"))
         for line in range(len(curves)):
             base = top + (line + 1) * row - 6
             shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
             if values := measure.values[line]:
-                words = _small_path(values, maximum, left, width, base, row - 10)
-                shapes.append(element("path", d=words, class_=f"line m{place}"))
+                path = _small_path(values, maximum, left, width, base, row - 10)
+                shapes.append(element("path", d=path, class_=f"line m{column}"))
     for line, shown in enumerate(curves):
         y = top + (line + 1) * row - 14
         shapes.append(element("text", escape(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))
     bottom = top + len(curves) * row
-    for place in range(len(measures)):
-        left = LEFT + place * (width + gap)
+    for column in range(len(measures)):
+        left = LEFT + column * (width + gap)
         shapes.append(element("text", escape("0"), x=left, y=bottom + 12))
         shapes.append(element("text", escape(duration_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
     box = f"0 0 {WIDTH} {short(bottom + 18)}"
@@ -496,15 +587,16 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
 def _small_path(
     values: Sequence[float | None], maximum: float, left: float, width: float, base: float, height: float
 ) -> str:
-    step, words, drawing = width / len(values), [], False
+    """Return the path of a line from 0 to `maximum` that stands on `base`, with a gap where values are None."""
+    step, commands, is_drawing = width / len(values), [], False
     for column, value in enumerate(values):
         if value is None:
-            drawing = False
+            is_drawing = False
             continue
         x, y = left + (column + 0.5) * step, base - _share(value, 0.0, maximum) * height
-        words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
-        drawing = True
-    return path_data("".join(words))
+        commands.append(f"{'L' if is_drawing else 'M'}{short(x)} {short(y)}")
+        is_drawing = True
+    return path_data("".join(commands))
 
 
 def _host_table(curves: Sequence[HostCurves]) -> Markup:

@@ -1,6 +1,10 @@
-"""The page of a run as one HTML file, in the order of a reader's questions. The file loads nothing (`default-src
-'none'` and hashes of its style and script). Every text from a host is escaped, and none becomes a link. Hidden values
-are not in the file. The script adds cursor and zoom to complete drawings; it writes text, never markup.
+"""Write the page of a run as one HTML file, in the order of a reader's questions.
+
+The page is made to be passed on, so:
+
+- The file loads nothing: its policy is `default-src 'none'`, with the hashes of its own style and script.
+- Every text from a host is escaped, and none becomes a link. Values that `page.py` hides are not in the file.
+- The drawings are complete without the script, which adds a cursor and zoom. The script writes text, never markup.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from ipexctl.ui.run.slow_report import ToldRun, comparison_lines, cost_lines, sl
 STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 SCRIPT: Final = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 GENERATOR: Final = Markup('<meta name="generator" content="ipexctl report">')
+"""Shows that a file is such a page, and may be replaced by a newer one."""
 _STATES: Final = {
     "ok": "✓ succeeded",
     "failed": "✕ failed",
@@ -36,10 +41,13 @@ _STATES: Final = {
 _STREAMS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
 _KEYS: Final = "Keys on a drawing: ← → move the cursor, ↑ ↓ choose a rank, + and - zoom, Esc shows all. Drag to zoom."
 _MAX_LINE: Final = 4000
-_FIGURES_AT: Final = 3
+"""Characters of a line of output, or of a variable's value."""
+_FACTS_BEFORE_FIGURES: Final = 3
+"""Duration, throughput and loss come after this many facts."""
 
 
 def page_html(page: ReportPage) -> str:
+    """Return the whole HTML file; sections for which the page has nothing are left out."""
     sections = [_ending(page), _last_lines(page), _stacks(page), _facts(page)]
     if page.comparison is not None:
         sections.append(_comparison(page.comparison))
@@ -52,6 +60,7 @@ def page_html(page: ReportPage) -> str:
 
 
 def document(title: str, sections: Iterable[Markup]) -> str:
+    """Return an HTML file with these sections, its style, its script and its policy."""
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
     head = element(
         "head",
@@ -70,20 +79,22 @@ def document(title: str, sections: Iterable[Markup]) -> str:
 
 
 def _hash(text: str) -> str:
+    """Return the hash as a Content-Security-Policy writes it: `sha256-…`, in base64."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _ending(page: ReportPage) -> Markup:
+    """Return the head of the page: how the run ended, the cause and its fixes, and the commands to type next."""
     diagnosis, cause = page.diagnosis, page.diagnosis.cause
     style = diagnosis.state if diagnosis.state in _STATES else "unknown"
     state = element("span", escape(_STATES.get(diagnosis.state, f"? {diagnosis.state}")), class_=f"state {style}")
     parts = [element("h1", escape(diagnosis.headline)), element("p", state, escape(f"Run {page.title}"), class_="run")]
     if cause is not None:
-        found = [element("p", escape(f"{label_of(cause).capitalize()}: {cause.sentence}"), class_="cause")]
-        found += [element("p", escape(seen), class_="note") for seen in describe_evidence(diagnosis)]
+        reasons = [element("p", escape(f"{label_of(cause).capitalize()}: {cause.sentence}"), class_="cause")]
+        reasons += [element("p", escape(seen), class_="note") for seen in describe_evidence(diagnosis)]
         if cause.fix:
-            found.append(element("ul", *(element("li", escape(fix)) for fix in clauses(cause.fix)), class_="fixes"))
-        parts.append(element("div", *found, class_="why"))
+            reasons.append(element("ul", *(element("li", escape(fix)) for fix in clauses(cause.fix)), class_="fixes"))
+        parts.append(element("div", *reasons, class_="why"))
     parts += [element("p", escape(other.sentence)) for other in diagnosis.others]
     parts += [element("p", escape(note), class_="note") for note in diagnosis.notes]
     if diagnosis.next:
@@ -94,6 +105,7 @@ def _ending(page: ReportPage) -> Markup:
 
 
 def section(title: str, *content: Markup, is_long: bool = False) -> Markup:
+    """Return a section. `is_long`: it may be split between two printed pages."""
     heading = element("h2", escape(title))
     return element("section", heading, *content, class_="long") if is_long else element("section", heading, *content)
 
@@ -105,13 +117,16 @@ def _facts(page: ReportPage) -> Markup:
     figures += [] if page.last_loss is None else [Fact("Last loss", f"{page.last_loss:.4g}")]
     if page.took is not None:
         figures.insert(0, Fact("Duration", duration_text(page.took)))
-    shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
-    entries = (join_markup(element("dt", escape(f.label)), element("dd", escape(f.value))) for f in shown)
+    shown = [*page.facts[:_FACTS_BEFORE_FIGURES], *figures, *page.facts[_FACTS_BEFORE_FIGURES:]]
+    entries = (join_markup(element("dt", escape(fact.label)), element("dd", escape(fact.value))) for fact in shown)
     return section("What ran", element("dl", *entries))
 
 
 def _slow(page: ReportPage) -> Markup:
-    """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
+    """Return the section of slow ranks and links, of what was compared, and of what the network costs.
+
+    Empty if the ranks could not be compared and no cost is known.
+    """
     if page.slow is None or page.record is None:
         return join_markup()
     slow, costs, told = page.slow, [*cost_lines(page.slow)], ToldRun(page.record, page.diagnosis.state in FINAL)
@@ -128,6 +143,10 @@ def _slow(page: ReportPage) -> Markup:
 
 
 def _drawings(page: ReportPage) -> Iterator[Markup]:
+    """Yield a section for each drawing that the page has values for.
+
+    The line about keys follows the drawings that can be zoomed; `page.js` unhides it.
+    """
     span = page.span
     restarts = [phase.begin for phase in page.phases if phase.kind == "restart"]
     number = 0
@@ -148,6 +167,7 @@ def _drawings(page: ReportPage) -> Iterator[Markup]:
 
 
 def _plan(page: ReportPage) -> Markup:
+    """Return the table of the ranks' variables in a closed `details` element; empty if the plan is unknown."""
     if not page.settings:
         return join_markup()
     head = element("tr", *(element("th", escape(cell), scope="col") for cell in ("Variable", "Value", "Why")))
@@ -165,6 +185,7 @@ def _plan(page: ReportPage) -> Markup:
 
 
 def _setting(row: SettingRow) -> Markup:
+    """Return the table's row of a variable; a note below the value names the ranks or hosts that have it."""
     if row.is_hidden:
         value = element("span", escape("not shown"), class_="hidden")
     elif row.value is None:
@@ -177,6 +198,7 @@ def _setting(row: SettingRow) -> Markup:
 
 
 def _last_lines(page: ReportPage) -> Markup:
+    """Return the last lines of the rank or program that the diagnosis is about, under a heading for each stream."""
     printed, whose = page.diagnosis.lines, page.diagnosis.whose
     if not printed:
         return join_markup()
@@ -208,6 +230,7 @@ def _missing(page: ReportPage) -> Markup:
 
 
 def _comparison(comparison: RunComparison) -> Markup:
+    """Return the section that compares runs: a sentence for each later run, a table, and the losses of all."""
     runs = comparison.runs
     parts = [element("p", escape(_change_sentence(comparison, at))) for at in range(1, len(runs))]
     figures = {
@@ -215,7 +238,7 @@ def _comparison(comparison: RunComparison) -> Markup:
         "Throughput": tuple(throughput_text(page.measured) for page in runs),
         "Last loss": tuple("" if page.last_loss is None else f"{page.last_loss:.4g}" for page in runs),
     }
-    shown = {name: found for name, found in figures.items() if any(found)} | {**comparison.settings}
+    shown = {name: values for name, values in figures.items() if any(values)} | {**comparison.settings}
     rows = ((name, *(value or "-" for value in values)) for name, values in shown.items())
     title = "What differs, the earliest run first"
     parts.append(drawings.wide(drawings.table(("", *comparison.names), rows, title, "settings"), title))
@@ -233,10 +256,14 @@ _INCOMPARABLE: Final[dict[Incomparable, str]] = {
 
 
 def _change_sentence(comparison: RunComparison, at: int) -> str:
-    """About the run at this place and the first one."""
+    """Return how the throughput changed from the first run to the run with this index, with its 95 % bounds.
+
+    A change of the throughput says nothing if the runs did different work, so the sentence also names the script, the
+    hosts and the words of the command line if they differ.
+    """
     first, run, change = comparison.names[0], comparison.names[at], comparison.changes[at - 1]
-    chosen = {name: found for name, found in comparison.settings.items() if name in ("Script", "Hosts")}
-    pairs = [(name, found[0], found[at]) for name, found in {**chosen, "words": comparison.words}.items()]
+    work = {name: values for name, values in comparison.settings.items() if name in ("Script", "Hosts")}
+    pairs = [(name, values[0], values[at]) for name, values in {**work, "words": comparison.words}.items()]
     apart = [f"{name} ({old or '-'} before, {new or '-'} now)" for name, old, new in pairs if old != new]
     differing = f". These differ, too: {', '.join(apart)}" if apart else ""
     if isinstance(change, str):

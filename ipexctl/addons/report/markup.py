@@ -1,5 +1,8 @@
-"""HTML and SVG elements, axes with their tick marks, and how numbers and times are written. Pure. Texts enter a page
-only through `escape`, and only between tags, never in a name, attribute or address.
+"""Make HTML and SVG elements, choose the tick marks of axes, and format numbers and times for a page.
+
+Text from a host enters a page through `escape` if it stands between tags, and through `element` if it is the value of
+an attribute, such as the title of a curve that a rank printed. It never becomes a name of an element or an address.
+`Markup` lets mypy check this: `element` does not accept a `str` as a child. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -12,18 +15,22 @@ from typing import Final, NewType
 from ipexctl.text import printable
 
 Markup = NewType("Markup", str)
-"""Only this module turns a text into markup."""
+"""Text that is safe between tags. Other modules make it only of our own constants, or by joining other Markup."""
 
 
 def escape(text: str) -> Markup:
-    """Escape a text so that no markup, terminal codes or direction codes remain."""
+    """Return the text so that no markup, terminal codes or direction codes remain in it."""
     return Markup(html.escape(printable(text), quote=True))
 
 
 def element(name: str, *children: Markup, **attributes: str | float) -> Markup:
-    """Attribute values are our own; `_` in an attribute's name becomes `-`, and a trailing `_` is dropped."""
-    words = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(_value(v))}"' for key, v in attributes.items())
-    return Markup(f"<{name}{words}>{''.join(children)}</{name}>")
+    """Return an element. A trailing `_` of an attribute's name is dropped, and another `_` becomes `-`.
+
+    So `class_="note"` gives `class="note"`, and `data_span=3` gives `data-span="3"`.
+    """
+    pairs = ((key.rstrip("_").replace("_", "-"), html.escape(_value(value))) for key, value in attributes.items())
+    text = "".join(f' {key}="{value}"' for key, value in pairs)
+    return Markup(f"<{name}{text}>{''.join(children)}</{name}>")
 
 
 def join_markup(*children: Markup) -> Markup:
@@ -35,14 +42,15 @@ def _value(value: str | float) -> str:
 
 
 def short(number: float) -> str:
+    """Return a coordinate with at most one decimal: `12.3`, `12`."""
     return f"{number:.1f}".removesuffix(".0")
 
 
-def path_data(words: str) -> str:
-    """Check path data: it may have digits, signs and commands, nothing else."""
-    if words.strip("0123456789.-MmLlHhVvZz ,"):
+def path_data(commands: str) -> str:
+    """Return the commands of an SVG path, such as `M3 0h4`. Raise a ValueError if they contain anything else."""
+    if commands.strip("0123456789.-MmLlHhVvZz ,"):
         raise ValueError("not path data")
-    return words
+    return commands
 
 
 _TIME_STEPS: Final = (
@@ -55,6 +63,7 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def time_ticks(span: float) -> list[tuple[float, str]]:
+    """Return round times from 0 to `span` seconds, at most `_MOST_TICKS` and 0, each with its label such as `5 min`."""
     step = next((step for step in _TIME_STEPS if span / step <= _MOST_TICKS), span / _MOST_TICKS)
     divisor, unit = next(((size, name) for size, name in _UNITS if step >= size), (1, "s"))
     marks = [number * step for number in range(int(span / step + 1e-9) + 1)]
@@ -62,7 +71,10 @@ def time_ticks(span: float) -> list[tuple[float, str]]:
 
 
 def value_ticks(maximum: float, minimum: float = 0.0) -> list[float]:
-    """Round tick marks from 0, or from below a negative `minimum`, to at least `maximum`."""
+    """Return round tick marks from 0, or from a negative `minimum` or below, to at least `maximum`.
+
+    For values that are all 0 or not finite, they are 0 and 1.
+    """
     maximum, minimum = max(maximum, 0.0), min(minimum, 0.0)
     if not math.isfinite(maximum - minimum) or maximum - minimum < 1e-300:
         return [0.0, 1.0]
@@ -86,6 +98,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def _scaled(value: float) -> tuple[str, str]:
+    """Return the digits and the prefix, such as `12.5` and `k`; `?` for a number that is not finite."""
     if not math.isfinite(value):
         return "?", ""
     for size, prefix in _PREFIXES:
@@ -127,7 +140,10 @@ def shorten_name(name: str, maximum: int) -> str:
 
 
 def host_labels(hosts: Iterable[str], maximum: int) -> dict[str, str]:
-    """Name → label: without the common domain, and shortened; an address stays complete."""
+    """Return host → its label: shortened to `maximum` characters, and without the domain if all hosts have the same.
+
+    No domain is dropped if a host is an IPv4 address, because the address would lose three of its four numbers.
+    """
     names = list(dict.fromkeys(hosts))
     domains = {name.partition(".")[2] for name in names}
     is_shared = len(domains) == 1 and not any(name.replace(".", "").isdigit() for name in names)

@@ -1,4 +1,7 @@
-"""The profile of a run on its page: a bar of a step, its operators, advice."""
+"""Draw the profile of a run for its page: a bar with the parts of a step for each rank, then the operators and advice.
+
+The rank that waits least comes first, because the others wait for it.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,15 @@ from ipexctl.run.profile import (
     step_sentence,
 )
 
-_STYLES: Final = dict(zip(PARTS, ("d0", "w1", "w3", "d2", "d1", "w4", "idle"), strict=True))
+_PART_STYLES: Final = dict(zip(PARTS, ("d0", "w1", "w3", "d2", "d1", "w4", "idle"), strict=True))
+"""Part of a step → its class in `page.css`."""
 _MOST_BARS: Final = 16
-_BAR: Final = 18
-_ROW: Final = 24
+_BAR_HEIGHT: Final = 18
+_ROW_HEIGHT: Final = 24
 
 
 def profile_content(profile: RunProfile, run: str) -> Iterator[Markup]:
+    """Yield the elements of the section. `run`: the run's id, for the command that fetches the traces."""
     if profile.main is not None:
         yield element("p", escape(_sentence(step_sentence(profile))))
         if speed := share_sentence(profile):
@@ -42,19 +47,21 @@ def profile_content(profile: RunProfile, run: str) -> Iterator[Markup]:
 
 
 def _sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning; the rest stays as it is."""
     return text[:1].upper() + text[1:]
 
 
 def _bars(profile: RunProfile) -> Iterator[Markup]:
-    shown = sorted(profile.ranks, key=lambda each: each.parts["wait"])[:_MOST_BARS]
-    bars = [shape for place, each in enumerate(shown) for shape in _bar(each, place * _ROW)]
-    box = f"0 0 {WIDTH} {_ROW * len(shown)}"
+    """Yield the drawing with a bar for each rank, its legend and its table; of many ranks, those that wait least."""
+    shown = sorted(profile.ranks, key=lambda rank: rank.parts["wait"])[:_MOST_BARS]
+    bars = [shape for row, rank in enumerate(shown) for shape in _bar(rank, row * _ROW_HEIGHT)]
+    box = f"0 0 {WIDTH} {_ROW_HEIGHT * len(shown)}"
     svg = element("svg", *bars, viewBox=box, role="img", aria_label="Parts of a step", class_="chart")
     yield element("div", svg, class_="wide")
-    yield legend([(style, PART_NAMES.get(name, name)) for name, style in _STYLES.items()])
+    yield legend([(style, PART_NAMES.get(name, name)) for name, style in _PART_STYLES.items()])
     rows = [
-        (f"{each.rank}", seconds_text(each.step), *(f"{100 * each.share(name):.0f} %" for name in PARTS))
-        for each in shown
+        (f"{rank.rank}", seconds_text(rank.step), *(f"{100 * rank.share(name):.0f} %" for name in PARTS))
+        for rank in shown
     ]
     heads = ("Rank", "Step", *(PART_NAMES.get(name, name).capitalize() for name in PARTS))
     left_out = len(profile.ranks) - len(shown)
@@ -62,19 +69,22 @@ def _bars(profile: RunProfile) -> Iterator[Markup]:
     yield element("details", element("summary", escape(f"Table: {title}")), table(heads, rows, title))
 
 
-def _bar(each: RankParts, top: int) -> Iterator[Markup]:
-    label = escape(f"rank {each.rank}")
+def _bar(rank: RankParts, top: int) -> Iterator[Markup]:
+    """Yield the label of a rank and a rectangle for each part of its step; the pointer shows the part's name."""
+    label = escape(f"rank {rank.rank}")
     yield element("text", label, x=LEFT - 8, y=top + 13.0, text_anchor="end")
     x = float(LEFT)
     for name in PARTS:
-        width = each.share(name) * PLOT
+        width = rank.share(name) * PLOT
         if width > 0:
-            title = element("title", escape(f"{PART_NAMES.get(name, name)}: {100 * each.share(name):.0f} %"))
-            yield element("rect", title, x=short(x), y=top, width=short(width), height=_BAR, class_=_STYLES[name])
+            title = element("title", escape(f"{PART_NAMES.get(name, name)}: {100 * rank.share(name):.0f} %"))
+            style = _PART_STYLES[name]
+            yield element("rect", title, x=short(x), y=top, width=short(width), height=_BAR_HEIGHT, class_=style)
         x += width
 
 
 def _operators(profile: RunProfile) -> Markup:
+    """Return the table of the operators on which the rank that waits least spends most time."""
     assert profile.main is not None
     rows = [
         (

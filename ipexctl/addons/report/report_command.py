@@ -1,5 +1,6 @@
-"""Makes the page of a run and writes it: for `ipexctl report`, `--report FILE` and `Run.report`. It never replaces a
-file of another kind.
+"""Make the page of a run and write it: for `ipexctl report`, for `--report FILE` of `run`, and for `Run.report`.
+
+A file that is neither empty nor such a page is never replaced: a mistyped `-o train.py` must not cost a script.
 """
 
 from __future__ import annotations
@@ -42,20 +43,26 @@ from ipexctl.ui.text_table import print_lines
 def report_of(
     record: RunRecord, open_session: Callable[[Host], Session], runs: Path, cancel: Cancel
 ) -> tuple[ReportPage, int]:
-    """The page, and an exit code. Ask node0, else read the copy in `runs`, the registry's directory."""
+    """Return the page of a run, and the exit code that `ipexctl why` has for it.
+
+    node0 is asked for the record. If node0 does not answer or has no record, the copy in `runs`, the registry's
+    directory, is read; if there is no copy either, the page says only what the control machine knows.
+    """
     answer = why(record, open_session, runs, cancel, has_losses=True)
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
         return page_without_record(answer.record, answer.diagnosis), answer.exit_code
     windows = answer.windows or RunWindows()
-    names = {row.rank: row.host for row in snapshot.status.ranks}
-    hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
+    host_names = {row.rank: row.host for row in snapshot.status.ranks}
+    # `windows.hosts` names a host by its rank that measured it.
+    hosts = {host_names[rank]: measured for rank, measured in windows.hosts.items() if rank in host_names}
     measured = measurements_of(windows.ranks, hosts, snapshot.losses, snapshot.series)
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
     return replace(page, slow=answer.slow, record=answer.record, profile=answer.profile), answer.exit_code
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
+    """Return the page of a run of which only the registry's entry is known."""
     facts = [Fact("Script", record.plan.script)]
     if record.hosts:
         ranks = format_count(record.plan.world_size, "rank")
@@ -67,20 +74,27 @@ def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
 
 
 def _plan(snapshot: RunSnapshot, copy: Path) -> Plan:
-    """The plan from the copy here, else the one that node0 sends."""
+    """Return the plan in the copy on this machine, because it has the variables; without one, what node0 sent."""
     copied = read_valid_plan(read_json(copy / PLAN_FILE))
     return copied if copied.settings else snapshot.context.plan
 
 
-_FIX: Final = "name a new file in a directory that you can write to, such as report.html"
-_HEAD: Final = 4096
+_NAME_NEW_FILE: Final = "name a new file in a directory that you can write to, such as report.html"
+_HEAD_SIZE: Final = 4096
+"""Bytes at the beginning of a page that contain `GENERATOR`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPageFile:
+    """FILE of `--report`, to which `ipexctl run` writes the page when the run has ended."""
+
     path: Path
 
     def check(self, *, has_end: bool) -> None:
+        """Refuse the option before the run starts, if the page could not be written.
+
+        `has_end`: False if the call ends before the run.
+        """
         if not has_end:
             raise UserError(
                 "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
@@ -89,7 +103,11 @@ class RunPageFile:
         check_file("--report", self.path)
 
     def write(self, record: RunRecord, output: Output) -> bool:
-        """Write the page. A failure is only reported, because the run's exit code matters more."""
+        """Write the page; False if the file cannot be written.
+
+        That is printed and raises nothing, because the run's exit code matters more. A UserError about the run itself
+        is not caught here.
+        """
         with call_about_runs(output) as (caller, _):
             page, _ = _make_report(record, caller)
         try:
@@ -102,11 +120,16 @@ class RunPageFile:
 
 
 def check_file(option: str, path: Path) -> None:
-    if problem := _unwritable(path):
-        raise UserError(f"{option} {path}: {problem}", fix=_FIX)
+    """Refuse a path that cannot be written, or that is a file of another kind. `option`: for the message."""
+    if problem := _find_problem(path):
+        raise UserError(f"{option} {path}: {problem}", fix=_NAME_NEW_FILE)
 
 
-def _unwritable(path: Path) -> str:
+def _find_problem(path: Path) -> str:
+    """Return why a page cannot be written to this path; empty if it can.
+
+    Raises a UserError for a path that `check_named_file` refuses.
+    """
     try:
         if path.is_dir():
             return "it is a directory"
@@ -126,12 +149,12 @@ def _unwritable(path: Path) -> str:
 def _is_page(path: Path) -> bool:
     """True if the file may be replaced: it is empty or a page that ipexctl wrote."""
     with path.open("rb") as file:
-        head = file.read(_HEAD)
+        head = file.read(_HEAD_SIZE)
     return not head or GENERATOR.encode() in head
 
 
 def write_report(option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher) -> int:
-    """Exits with the code of `why`."""
+    """Write the page of the first run, compared with the other ones, and return the exit code of `why` for it."""
     check_file(option, path)
     (page, exit_code), *others = [_make_report(record, caller) for record in records]
     comparison = compare(page, *(other for other, _ in others)) if others else None
@@ -140,17 +163,21 @@ def write_report(option: str, path: Path, records: Sequence[RunRecord], caller: 
 
 
 def _make_report(record: RunRecord, caller: CallWatcher) -> tuple[ReportPage, int]:
+    """Return the page of a run and the exit code of `why`, over a connection to node0 that ends with this call."""
     with node0_of(record, caller) as pool:
         return report_of(record, pool.session, RunRegistry().directory, pool.cancel)
 
 
 def write_page(option: str, path: Path, text: str) -> None:
-    """Only this account can read the page, because lines of the run may be private."""
+    """Write the page so that only this account can read it: lines that the run printed may be private.
+
+    Raises a UserError if the file cannot be written.
+    """
     try:
         write_named_file(path, text.encode(), 0o600)
     except OSError as error:
         why = error.strerror or os.strerror(error.errno or 0)
-        raise UserError(f"{option} {path}: {why}", fix=_FIX) from None
+        raise UserError(f"{option} {path}: {why}", fix=_NAME_NEW_FILE) from None
 
 
 @command()

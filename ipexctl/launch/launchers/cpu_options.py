@@ -21,20 +21,20 @@ class CpuOption(NamedTuple):
     """Options that decide the same, without dashes."""
     needs: str = ""
     """Option without which this one changes nothing for the better."""
-    of_bf16: bool | None = None
-    """True for processors with bf16 instructions alone, False for those without: there, fp32 takes a twelfth of
-    bf16's time (a Llama's forward and backward on an EPYC, torch 2.13)."""
+    without_bf16: bool = False
+    """True for an option that only processors without bf16 instructions need. It is no part of the typed line."""
 
 
 _USE_CPU: Final = CpuOption(("--use_cpu",), ("use_cpu", "no_cuda"))  # else: "Your setup doesn't support bf16/gpu"
 OF_TRAINER: Final = (_USE_CPU._replace(needs="bf16"),)
 OF_TRL: Final = (
     _USE_CPU,
-    # The default is float32: weights of another type than the file's are not mapped from it.
-    CpuOption(("--dtype", "bfloat16"), ("dtype", "torch_dtype"), "use_peft", of_bf16=True),
-    CpuOption(("--bf16", "False"), ("bf16", "fp16"), of_bf16=False),  # autocast is the default
     # The Trainer searches each step's graph for unused parameters if the model has adapters.
     CpuOption(("--ddp_find_unused_parameters", "False"), ("ddp_find_unused_parameters",), "use_peft"),
+    # The default is float32: weights of another type than the file's are not mapped from it. Without bf16
+    # instructions, `inrank/half_math.py` computes their products in fp32.
+    CpuOption(("--dtype", "bfloat16"), ("dtype", "torch_dtype"), "use_peft"),
+    CpuOption(("--bf16", "False"), ("bf16", "fp16"), without_bf16=True),  # autocast is the default
 )
 RESUMES: Final = "--resume_from_checkpoint"
 _MODULE_OF_TRL: Final = re.compile(r"trl\.scripts\.\w+")
@@ -47,32 +47,29 @@ _FALSE: Final = ("false", "no", "off", "0")
 
 
 def with_cpu_options(spec: RunSpec, checkpoint: str = "") -> tuple[RunSpec, str]:
-    """The spec with the options that its tool lacks, those for bf16 last; and a note, or nothing. The options for
-    processors without bf16 are only known to the spec.
+    """Return the spec with the options that its tool lacks, and a note on them; the note is empty if none are added.
 
-    `checkpoint`: the newest one of the run that is resumed; a Trainer takes only the one that its line names."""
+    Options for processors without bf16 instructions go to `RunSpec.without_bf16`: whether the hosts have such
+    processors is known when the plan is made.
+    `checkpoint`: the newest one of the run that is resumed, as in `out/checkpoint-20`; empty for a new run. A Trainer
+    resumes from a checkpoint only if its line names it."""
     asked = spec.asked
     name, options = _options_of(asked)
     if options and re.fullmatch(r"checkpoint-\d+", posixpath.basename(checkpoint)):
         options = (CpuOption((RESUMES, checkpoint), ("resume_from_checkpoint",)), *options)
     given = given_options(asked.argv[1:])
-    found = (each for each in options if given.keys().isdisjoint(each.names))
-    added = [each for each in found if not each.needs or is_on(given, each.needs)]
-    added.sort(key=lambda each: each.of_bf16 is True)
-    for_bf16, without_bf16 = (
-        tuple(word for each in added if each.of_bf16 is has_bf16 for word in each.words) for has_bf16 in (True, False)
-    )
-    words = [word for each in added if each.of_bf16 is not False for word in each.words]
+    lacking = [option for option in options if given.keys().isdisjoint(option.names)]
+    added = [option for option in lacking if not option.needs or is_on(given, option.needs)]
+    typed = [option for option in added if not option.without_bf16]
+    arguments = [argument for option in typed for argument in option.words]
     if _has_file(asked.argv[1:]):
         if name != _LLAMA_FACTORY:  # it reads nothing but the file
             return spec, ""
-        words = [
-            f"{each.words[0][2:]}={''.join(each.words[1:]) or 'true'}" for each in added if each.of_bf16 is not False
-        ]
-    spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *words)))
-    spec = replace(spec, for_bf16=for_bf16, without_bf16=without_bf16)
+        arguments = [f"{option.words[0][2:]}={''.join(option.words[1:]) or 'true'}" for option in typed]
+    spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *arguments)))
+    spec = replace(spec, without_bf16=tuple(word for option in added if option.without_bf16 for word in option.words))
     why = "to go on, and for CPUs" if checkpoint else "for CPUs"
-    return spec, f"{why}, {name} gets {shlex.join(words)}; options of the line win" if words else ""
+    return spec, f"{why}, {name} gets {shlex.join(arguments)}; options of the line win" if arguments else ""
 
 
 def is_of_trl(asked: Asked) -> bool:

@@ -44,7 +44,7 @@ class Detail(NamedTuple):
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
                         no-starter {place}; unreachable {place, why}; mpirun-not-started, rank-not-started {why};
-                        mpirun-signalled, mpirun-ended, wrapper-signalled, wrapper-ended {how}
+                        mpirun-signalled {how or part}; mpirun-ended, wrapper-signalled, wrapper-ended {how}
                         repeated {what, place}
     By a rank wrapper:  no-directory, no-command, no-interpreter, setup-failed {place, file, what}; wrong-mpi;
                         no-way-back {place, why}; port-taken {port, holder}

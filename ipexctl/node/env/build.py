@@ -1,5 +1,9 @@
-"""Builds an environment on this host, in a temporary directory that is renamed when complete. The rename is atomic,
-even after kill -9; the lock only avoids building twice."""
+"""Build an environment on this host: unpack the wheels of a lock, or link packages that other environments have.
+
+An environment is built in a temporary directory, which gets its final name when it is complete. The rename is atomic,
+so even after kill -9 no rank sees half an environment. Several hosts may share the home and build the same environment
+at once: a lock avoids the double work, but nothing depends on the lock.
+"""
 
 from __future__ import annotations
 
@@ -45,25 +49,35 @@ if TYPE_CHECKING:
 
 
 class LockDocument(TypedDict):
+    """Content of lock.json."""
+
     schema: str
     python: str
+    """Such as `3.11`."""
     wheels: list[LockedWheel]
 
 
 class BuildRequest(HomeRequest):
     name: str
+    """Directory of the environment, as in `ipex-2.8-1a2b3c4d`."""
     python: str
+    """Path of the interpreter for which the environment is built."""
     files: list[StoreFile]
     """Wheels in the store. Other environments of the home contain the lock's other wheels (`unpacked.py`)."""
     installer: StoreFile
+    """uv, as a wheel or a binary in the store."""
     record: Json
+    """The fields of `EnvRecord` that are known before the build."""
     lock: LockDocument
     drop_wheels: bool
+    """True to remove the wheels and uv from the store afterwards."""
     replace: str | None
+    """Token of the build of a damaged environment, which is built again; None if there is none."""
 
 
 class BuildArea:
-    """A builder's entries in a home: `tmp/owner-TOKEN`, `tmp/build-TOKEN`, and `envs/.build-TOKEN`, where it builds."""
+    """The entries of one build in a home: `envs/.build-TOKEN`, where it builds, `tmp/build-TOKEN` for its files, and
+    `tmp/owner-TOKEN`, a marker that names this process. Once the process is dead, another build removes all three."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)
@@ -73,6 +87,10 @@ class BuildArea:
         self._marker = Marker(str(self.tmp / f"owner-{self.token}"))
 
     def open(self) -> None:
+        """Make the entries, after removing those of dead builds.
+
+        Raises an OSError or an AgentError if no environment can be built in this home.
+        """
         make_home(str(self.home))
         flags = os.statvfs(str(self.home)).f_flag
         if flags & os.ST_RDONLY:
@@ -95,6 +113,7 @@ class BuildArea:
         self._marker.remove()
 
     def remove_leftovers(self) -> None:
+        """Remove the entries of builds whose process is dead, and links left by killed calls an hour ago or before."""
         home = str(self.home)
         for entry in own_entries(home, "tmp"):
             name = Path(entry).name
@@ -117,7 +136,7 @@ class BuildArea:
 
     @contextlib.contextmanager
     def lock(self, name: str, ready: Callable[[], bool]) -> Iterator[None]:
-        """Stops waiting for the lock once `ready()` is true."""
+        """Hold the lock of an environment in the block. Once `ready()` is true, go on without the lock."""
         is_reported = False
 
         def wait(_: float) -> bool:
@@ -133,6 +152,7 @@ class BuildArea:
 
 
 MARGIN = 32 << 20
+"""Bytes that must stay free beside the environment."""
 COMPILER_TEXT = """\
 #!/bin/sh
 env={env}
@@ -146,15 +166,18 @@ exec "$env/bin/python" -I -m ziglang c++ -target {machine}-linux-gnu.2.31 \\
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
+"""Variables that ranks do not get: those of the shell and of setvars.sh itself, and lists for other programs."""
 LIST_MARKER = "/ipexctl-base"
 """Value of list variables before setvars.sh is sourced. The script adds its text before the marker."""
 
 
 def failure(reason: str, fix: str = Fix("run `ipexctl install` again")) -> AgentError:
+    """Return the error of a build that a second call may complete, unless another fix is given."""
     return AgentError(reason, fix)
 
 
 def _site_of(env: Path) -> Path:
+    """Return the site-packages of an environment. Raises an AgentError if it has none."""
     site = next(iter(env.glob("lib/python3*/site-packages")), None)
     if site is None:
         raise failure(f"{env.name} has no site-packages")
@@ -162,17 +185,23 @@ def _site_of(env: Path) -> Path:
 
 
 class Fill:
-    """Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs.
-    The installed files contain the final path, to which the directory moves afterwards. uv never asks an index."""
+    """Installs an environment into an empty directory: a venv, the wheels of a lock, and the variables that ranks need.
+
+    Scripts and settings in the directory contain its final path, to which `Build` renames it afterwards. uv installs
+    from local files alone; it never asks an index.
+    """
 
     def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.target, self.store = area.home, area.work, area.target, area.store
         self.request, self.final, self.token = request, str(final), area.token
         self.record = EnvRecord(**request["record"])
         self.needed = 0
+        """Bytes on disk of the wheels that are unpacked, estimated from their lists of files."""
         self.unpacked: list[Package] = []
+        """Packages of other environments, which are linked."""
 
     def run(self) -> None:
+        """Fill the directory. Raises an AgentError that names what is wrong and a fix."""
         try:
             self._steps()
         except OSError as error:
@@ -208,6 +237,7 @@ class Fill:
         write_record(self.target, record._asdict())
 
     def _run(self, *argv: str) -> tuple[int, str]:
+        """Run a program without the account's settings for uv, pip and Python; return its exit code and output."""
         env = uv_environment(self.work)
         env.update(HOME=str(self.work), XDG_CONFIG_HOME=str(self.work / "tmp"), PYTHONNOUSERSITE="1")
         env.update(PIP_CONFIG_FILE=os.devnull)
@@ -215,6 +245,7 @@ class Fill:
         return child.process.returncode, child.text
 
     def _check_python(self) -> None:
+        """Refuse an interpreter that does not run, or that has another version by now."""
         python, wanted = self.request["python"], self.record.python
         code, text = self._run(python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if code:
@@ -223,18 +254,26 @@ class Fill:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
     def _find_unpacked_packages(self) -> list[LockedWheel]:
-        """Find packages that can be linked. Returns the other wheels."""
+        """Find the packages of wheels that were not sent, and return the wheels that were.
+
+        Raises an AgentError if no environment of the home has such a package any more: one may have been removed
+        since the control machine asked.
+        """
         sent = {file["sha256"] for file in self.request["files"]}
         wheels = self.request["lock"]["wheels"]
         others = [wheel for wheel in wheels if wheel["sha256"] not in sent]
-        found = find_unpacked(str(self.home), self.record.python, others) if others else {}
+        packages = find_unpacked(str(self.home), self.record.python, others) if others else {}
         for wheel in others:
-            if wheel["sha256"] not in found:
+            if wheel["sha256"] not in packages:
                 raise failure(f"no environment of {self.home} has {wheel['name']} {wheel['version']} any more")
-        self.unpacked = list(found.values())
+        self.unpacked = list(packages.values())
         return [wheel for wheel in wheels if wheel["sha256"] in sent]
 
     def _collect_wheels(self) -> None:
+        """Link the sent wheels into one directory, where uv finds them, and add up how much room they need.
+
+        Raises an AgentError if a wheel is missing or damaged, or if the disk has too little room.
+        """
         (self.work / "wheels").mkdir()
         for file in self.request["files"]:
             source, target = self.store / file["sha256"] / file["name"], self.work / "wheels" / file["name"]
@@ -255,9 +294,11 @@ class Fill:
             raise self._disk_full_error(self.needed + MARGIN - free_space(str(self.home)))
 
     def _disk_full_error(self, missing: int | None = None, *, quota: bool = False) -> AgentError:
+        """Return the error of a full disk. `missing`: bytes; None for those that are not yet unpacked."""
         missing = self.needed - self._used() if missing is None else missing
+        limit = " under the quota of this account" if quota else ""
         return failure(
-            f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
+            f"{self.home} has no room for the environment{limit}: "
             f"it takes {format_size(self.needed)}, {format_size(max(missing, 1 << 20))} more than is free",
             Fix(
                 "free some space there (`ipexctl envs` lists the environments), or give --home a directory with "
@@ -266,6 +307,10 @@ class Fill:
         )
 
     def _remove_damaged_wheels(self) -> AgentError | None:
+        """Remove wheels whose bytes do not have their hash, so that the next install sends them again.
+
+        Returns the error that names them; None if all wheels are intact, and something else is the cause.
+        """
         damaged = []
         for file in self.request["files"]:
             if sha256_of(self.store / file["sha256"] / file["name"]) != file["sha256"]:
@@ -276,8 +321,9 @@ class Fill:
         return failure(f"{', '.join(damaged)} in {self.store} did not match the lock, and was removed")
 
     def _install(self, new: list[LockedWheel]) -> None:
+        """Make the venv, link packages of other environments into it, and install the new wheels beside them."""
         lock = self.work / "lock.txt"
-        lines = [f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in new]
+        lines = [f"{wheel['name']}=={wheel['version']} --hash=sha256:{wheel['sha256']}\n" for wheel in new]
         lock.write_text("".join(lines))
         uv = [unpack_uv(self.store, self.request["installer"], self.work), "--no-config", "--offline", "--quiet"]
         make = [*uv, "venv", "--no-project", "--python", self.request["python"], "--prompt", self.request["name"]]
@@ -311,6 +357,7 @@ class Fill:
         path.chmod(0o711)
 
     def _step(self, *argv: str) -> None:
+        """Run uv. If it fails, raise an AgentError with the cause: a full disk, a damaged wheel, else uv's output."""
         code, text = self._run(*argv)
         if code == 0:
             return
@@ -323,6 +370,7 @@ class Fill:
         raise self._remove_damaged_wheels() or failure(f"uv ended with exit code {code}: {output}")
 
     def _used(self) -> int:
+        """Return the bytes of the build's files, linked packages included; a file with several links counts once."""
         seen: dict[int, int] = {}
         for top in (self.work / "cache", self.work / "tmp", self.target):
             for directory, _, names in os.walk(str(top)):
@@ -333,7 +381,11 @@ class Fill:
         return sum(seen.values())
 
     def _variables(self, site: Path) -> tuple[dict[str, str], list[str]]:
-        """A rank's variables, from the bindings' script or else the libraries' location; and the names of lists."""
+        """Return the variables that ranks need, with final paths, and the names of those that are lists of paths.
+
+        Some oneCCL bindings have a script that sets them. For others, they are made of the paths of the libraries in
+        `lib`.
+        """
         env = self.target
         single_values: dict[str, str] = {}
         list_values: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
@@ -348,11 +400,11 @@ class Fill:
             single_values["I_MPI_ROOT"] = str(env)
             directories = [lib, lib / "libfabric", lib / "libfabric" / "prov"]  # differs between releases
             patterns = ("libmpi.so*", "libfabric.so*")
-            list_values["LD_LIBRARY_PATH"] += [
-                str(p) for p in directories if any(any(p.glob(name)) for name in patterns)
-            ]
-            for providers in (p for p in directories if any(p.glob("lib*-fi.so"))):
-                single_values.setdefault("FI_PROVIDER_PATH", str(providers))
+            for libraries in directories:
+                if any(any(libraries.glob(pattern)) for pattern in patterns):
+                    list_values["LD_LIBRARY_PATH"].append(str(libraries))
+                if any(libraries.glob("lib*-fi.so")):
+                    single_values.setdefault("FI_PROVIDER_PATH", str(libraries))
         if "CCL_ROOT" not in single_values and any(lib.glob("libccl.so*")):
             single_values["CCL_ROOT"] = str(env)
             list_values["LD_LIBRARY_PATH"].append(str(lib))
@@ -367,7 +419,11 @@ class Fill:
         return {name: self._with_final_path(value) for name, value in variables.items()}, sorted(values)
 
     def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
-        """Variables that a script sets, and values that it prepends to lists. bash, because other shells set fewer."""
+        """Return the variables that a script of the bindings sets, and what it adds to lists: name → value.
+
+        The script is sourced in bash, because in other shells it sets fewer variables. Raises an AgentError if it
+        fails.
+        """
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
         try:
@@ -388,12 +444,17 @@ class Fill:
         return single_values, list_values
 
     def _with_final_path(self, text: str) -> str:
-        """Replace the temporary path with the final one. A tool may have written the path with links resolved."""
+        """Return the text with the final path in place of the temporary one.
+
+        The paths of environments from which packages were linked are replaced, too. A tool may have written a path
+        with links resolved.
+        """
         for directory in (self.target, *sorted({Path(package.env) for package in self.unpacked})):
             text = text.replace(str(directory), self.final).replace(str(directory.resolve()), self.final)
         return text
 
     def _replace_paths(self, site: Path) -> None:
+        """Write the final path into scripts, pyvenv.cfg and .pth files, and correct the lists of files of packages."""
         changed = set()
         for path in [*(self.target / "bin").iterdir(), self.target / "pyvenv.cfg", *site.glob("*.pth")]:
             if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
@@ -414,11 +475,16 @@ class Fill:
             self._update_record_file(site, record, changed, sizes=record.parent.name not in linked)
 
     def _update_record_file(self, site: Path, record: Path, changed: set[str], *, sizes: bool) -> None:
-        """Correct a package's RECORD, because some are published with wrong sizes."""
+        """Correct a package's list of files, because `check.py` compares sizes with it.
+
+        `changed`: files, relative to `site`, into which this build wrote another path. `sizes`: True to compare all
+        other files, too, because some packages are published with wrong sizes; missing files leave the list.
+        """
         entries, updated = list(csv.reader(record.read_text().splitlines())), []
         for entry in entries:
             is_compared = sizes or not changed.isdisjoint(entry[:1])
-            if is_compared and len(entry) == 3 and entry[2].isdigit() and not entry[0].endswith(".pyc"):
+            has_size = len(entry) == 3 and entry[2].isdigit() and not entry[0].endswith(".pyc")
+            if is_compared and has_size:
                 path = site / entry[0]
                 if not path.exists():
                     continue
@@ -435,6 +501,8 @@ class Fill:
 
 
 class Build:
+    """One call of `ipexctl install` on one host: makes sure that the home has an environment."""
+
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
         self.area = BuildArea(home_of(request, "envs"))
@@ -442,12 +510,18 @@ class Build:
         self.final = self.area.envs / request["name"]
 
     def exists(self) -> bool:
+        """True if the home has the environment, made from the same lock, and not by the build that is to be replaced.
+
+        Of its files, only the Python is looked for.
+        """
         record = read_json(self.final / "env.json")
         is_new = bool(record.get("build")) and record.get("build") != self.request["replace"]
         is_current = is_new and record.get("digest") == self.request["record"]["digest"]
         return is_current and not self.final.is_symlink() and (self.final / "bin" / "python").exists()
 
     def run(self) -> Json:
+        """Build the environment unless it exists. Returns `state`: `built`, or `there` if it exists or another call
+        built it meanwhile."""
         outcome = "there"
         open_home(str(self.area.home))
         if not self.exists():
@@ -466,6 +540,11 @@ class Build:
         return {"state": outcome}
 
     def _build(self) -> str:
+        """Build the environment and give it its final name; return `built`, or `there` if another call was faster.
+
+        An environment with this name that is damaged is moved away first. Raises an AgentError if something else has
+        the name, or if others change it again and again.
+        """
         Fill(self.request, self.area, self.final).run()
         check_stopped()
         for _ in range(5):
@@ -489,6 +568,7 @@ class Build:
         raise AgentError(f"{self.final} is being changed by another process", Fix("run `ipexctl install` again"))
 
     def _drop_wheels(self) -> None:
+        """Remove the wheels and uv from the store, unless another build on the home may need them."""
         if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # this build's marker is removed
             return
         for file in [*self.request["files"], self.request["installer"]]:

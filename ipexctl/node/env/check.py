@@ -1,7 +1,8 @@
-"""Checks an environment against its record, its lock and its file lists; returns problems as sentences.
+"""Check an environment against its record, its lock and the lists of files of its packages.
 
-`ipexctl install` passes this source to the environment's own Python with `-c`, so this module imports little. Packages
-that a user added are allowed. Files are compared by size.
+Problems are returned as sentences; an empty list means that there is none. Files are compared by size, not by content.
+Packages that a user added are allowed. `ipexctl install` passes this source to the environment's own Python with `-c`,
+so it imports little.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ REQUIRED_FIELDS = {"digest": str, "build": str, "packages": dict, "variables": d
 
 
 def normalize(name: str) -> str:
+    """Return a package's name as indexes compare names: `typing_extensions` as `typing-extensions`."""
     return "-".join(part for part in name.lower().replace("_", "-").replace(".", "-").split("-") if part)
 
 
 def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> list[str]:
-    """Problems with an environment's record and lock. `digest`: of the expected lock, or None."""
+    """Return the problems of a record and a lock. `digest`: the lock that the environment must have; None for any."""
     if not all(isinstance(record.get(key), kind) for key, kind in REQUIRED_FIELDS.items()):
         return [f"{path}/env.json is missing or broken"]
     if not lock.get("wheels"):
@@ -35,24 +37,27 @@ def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> li
 
 
 def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) -> list[str]:
-    """Compare installed packages with the lock. `infos`: names of all `.dist-info` directories."""
+    """Return how the installed packages differ from the lock. `infos`: names of all `.dist-info` directories.
+
+    `check_files` gets the name of a package and its `.dist-info`, and returns the problems of its files.
+    """
     installed: dict[str, list[str]] = {}
     for info in infos:
         installed.setdefault(normalize(info[:-10].rpartition("-")[0]), []).append(info)
     problems: list[str] = []
     for wheel in lock["wheels"]:
         name, version = str(wheel["name"]), str(wheel["version"])
-        found = installed.get(normalize(name), [])
-        versions = {info[:-10].rpartition("-")[2] for info in found}
+        infos_of_name = installed.get(normalize(name), [])
+        versions = {info[:-10].rpartition("-")[2] for info in infos_of_name}
         accepted = {version, *str(wheel.get("filename", "")).split("-")[1:2]}
-        if not found:
+        if not infos_of_name:
             problems.append(f"{name} is missing, the lock says {version}")
-        elif len(found) > 1:
+        elif len(infos_of_name) > 1:
             problems.append(f"{name} appears twice: {', '.join(sorted(versions))}; the lock says {version}")
         elif not versions & accepted:
             problems.append(f"{name} is {versions.pop()}, the lock says {version}")
         else:
-            problems += check_files(name, found[0])
+            problems += check_files(name, infos_of_name[0])
     return problems
 
 
@@ -65,6 +70,7 @@ def _infos_in(site: str) -> list[str]:
 
 
 def check_files(site: str, name: str, info: str) -> list[str]:
+    """Return what is missing or has another size: at most a sentence for each. `info`: the `.dist-info` directory."""
     try:
         with open(f"{site}/{info}/RECORD", encoding="utf-8") as file:
             rows = _split_rows(file.read())
@@ -72,7 +78,8 @@ def check_files(site: str, name: str, info: str) -> list[str]:
         return [f"{name} has no list of its files"]
     missing, changed = [], []
     for fields in rows:
-        if len(fields) < 3 or fields[0].endswith((".pyc", ".dist-info/RECORD")) or not fields[2].isdigit():
+        has_size = len(fields) >= 3 and fields[2].isdigit()
+        if not has_size or fields[0].endswith((".pyc", ".dist-info/RECORD")):
             continue
         try:
             if os.stat(f"{site}/{fields[0]}").st_size != int(fields[2]):
@@ -88,6 +95,7 @@ def check_files(site: str, name: str, info: str) -> list[str]:
 
 
 def _split_rows(text: str) -> list[list[str]]:
+    """Return the fields of each line of a RECORD. Raises a ValueError if it is not CSV."""
     if '"' not in text:
         return [line.split(",") for line in text.splitlines()]
     import csv  # 6 ms, and few lists have a quoted name
@@ -99,6 +107,7 @@ def _split_rows(text: str) -> list[list[str]]:
 
 
 def sites_of(env: str) -> list[str]:
+    """Return the site-packages directories of an environment; normally one, empty if it is damaged."""
     try:
         names = sorted(os.listdir(f"{env}/lib"))
     except OSError:
@@ -108,7 +117,10 @@ def sites_of(env: str) -> list[str]:
 
 
 def describe(link: str) -> list[str]:
-    """Lines of doctor's probe for the environment that a link leads to; empty if other accounts can change its home."""
+    """Return the lines that the probe prints for the environment to which a link leads, with what its check finds.
+
+    Empty if another account may change the home. Raises an OSError if the environment is incomplete.
+    """
     env = os.path.realpath(link)
     name = os.path.basename(env)
     home = os.stat(os.path.dirname(os.path.dirname(env)))

@@ -1,6 +1,7 @@
-"""Runs programs until they exit, time out, or the caller is gone. No program survives the call.
+"""Run programs until they exit, time out, or the control machine is gone. No program survives the call.
 
-A program reports on a separate pipe, because libraries print too.
+Each program has a process group of its own, which `Child.close` kills. A program that reports something does it on a
+separate pipe, because libraries print to stdout.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.processes import Delays, end_with_parent
 
 _LAP = 1.0
+"""Seconds between two looks at how long other programs kept ours waiting."""
 KEPT = 2048, 4096
 """Bytes kept of the beginning and of the end of a program's output."""
 
 
 def own_group() -> Callable[[], None]:
-    """Return a preexec_fn: a new process group, whose leader gets SIGTERM when this process exits."""
+    """Return a preexec_fn: the program leads a new process group, and gets SIGTERM when this process exits."""
     set_signal = end_with_parent(signal.SIGTERM)
 
     def prepare() -> None:
@@ -34,7 +36,11 @@ def own_group() -> Callable[[], None]:
 
 
 class Child:
-    """A program, its output and its report. If stdout goes to a file, `output` is stderr."""
+    """A running program, its output and its report. Raises an AgentError if it can't be started.
+
+    `pipe`: a pipe's two ends; the program gets the second one and reports there. `stdout`: a file for its stdout;
+    `output` is then stderr alone. `kept`: bytes that `text` has of the beginning and of the end of the output.
+    """
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class Child:
         self.fds = {stream.fileno()} | ({self._pipe} if self._pipe is not None else set())
 
     def receive(self, fd: int) -> None:
+        """Read what has arrived. Of long output, the middle is dropped, so that memory stays bounded."""
         data = os.read(fd, 65536)
         if not data:
             self.fds.discard(fd)
@@ -84,10 +91,12 @@ class Child:
             self.output = self.output[: self._head] + (self.output[self._head :] + data)[-2 * self._tail :]
 
     def end(self, *, hard: bool = False) -> None:
+        """Send SIGTERM to the process group, or SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
     def close(self) -> None:
+        """End the program and all of its process group: SIGTERM if it runs, and SIGKILL after at most 2 s."""
         if self.process.poll() is None:
             self.end()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -100,6 +109,7 @@ class Child:
 
     @property
     def text(self) -> str:
+        """Return the beginning and the end of the output, with `...` between them if something is left out."""
         text = self.output
         if len(text) > self._head + self._tail:
             text = text[: self._head] + b"\n...\n" + text[-self._tail :]
@@ -107,8 +117,11 @@ class Child:
 
 
 def watch(children: Sequence[Child], timeout: float) -> bool:
-    """Wait until all programs have exited, or 5 s after one failed; returns False on a timeout. Kills the rest. The
-    clock stands still while other programs keep these from a processor, or while they read from a disk."""
+    """Wait until all programs have exited; False if they have not in time. Then all of them are ended.
+
+    Once a program failed, the others have 5 s left. The clock stands still while other programs keep these from a
+    processor, or while they read from a disk. Raises Stopped if the control machine is gone.
+    """
     countdown, delays, lap = Countdown(timeout), Delays(), Stopwatch()
     try:
         while True:

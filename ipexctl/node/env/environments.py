@@ -1,7 +1,8 @@
-"""Checks, lists, names and removes environments of a home.
+"""Check, list, name and remove the environments of a home.
 
-A name is a link to a directory. An environment is removed with its last name, unless a process uses it; it is renamed
-first, so that no process can use an incomplete one.
+An environment is a directory such as `envs/ipex-2.8-1a2b3c4d`. A name such as `default` is a symlink to it, and several
+names may lead to one environment. An environment is removed with its last name, unless a process uses it. Before that,
+it is renamed, so that no process can start in half an environment.
 """
 
 from __future__ import annotations
@@ -41,19 +42,24 @@ HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """Path of Intel MPI's hydra, relative to the package of the oneCCL bindings."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
+"""Bytes of hydra in which its version is searched."""
 
 
 class EnvActionRequest(HomeRequest):
     name: str
+    """An environment's name or directory."""
 
 
 class CheckRequest(EnvActionRequest):
     digest: str | None
+    """The lock that the environment must be made from; None for any."""
 
 
 class UsedRequest(EnvActionRequest):
     names: Sequence[str]
+    """Names by which processes may have started it."""
     or_named: bool
+    """True if an environment with a name counts as used."""
 
 
 class PruneRequest(HomeRequest, RemovalRequest):
@@ -67,18 +73,22 @@ class RemoveRequest(PruneRequest):
 
 class SymlinkRequest(EnvActionRequest):
     link: str
+    """The name to give or to take away."""
 
 
 class NoteRequest(EnvActionRequest):
     request: Json
+    """A request of `install` that this environment fulfils."""
 
 
 def intel_mpi_version(program: IO[bytes]) -> str:
+    """Return the version in the bytes of Intel's hydra, such as `2021.13`, or a text that says it is unknown."""
     version = MPI_VERSION.search(program.read(MAX_PROGRAM))
     return version.group().decode() if version else "of an unknown version"
 
 
 def link_target(link: Path) -> str | None:
+    """Return where a symlink leads; None if the path is no symlink."""
     try:
         return os.readlink(str(link)).rstrip("/")
     except OSError:
@@ -86,11 +96,16 @@ def link_target(link: Path) -> str | None:
 
 
 def check_name(name: str) -> None:
+    """Refuse a name that is not a plain file name, because it becomes a path."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):
         raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
 
 
 def env_of(request: EnvActionRequest) -> Path:
+    """Return the directory of the environment that a request names; it may not exist.
+
+    Raises an AgentError for a symlink that ipexctl did not make: it could lead out of the home.
+    """
     envs, name = Path(home_of(request, "envs"), "envs"), request["name"]
     check_name(name)
     target = link_target(envs / name)
@@ -102,6 +117,7 @@ def env_of(request: EnvActionRequest) -> Path:
 
 
 def check(request: CheckRequest) -> CheckResult:
+    """Check an environment's record and lock; if both are right, also its Python and its files."""
     env = env_of(request)
     record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
     if not env.is_dir():
@@ -123,6 +139,7 @@ def check(request: CheckRequest) -> CheckResult:
 
 
 def check_python(python: Path) -> list[str]:
+    """Return a sentence if the environment's Python does not run, else nothing."""
     argv = [str(python), "-I", "-c", "0"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
@@ -137,17 +154,22 @@ def check_python(python: Path) -> list[str]:
 
 
 def remove_tree(path: str) -> None:
+    """Remove a directory, a file or a symlink; errors are ignored."""
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
         Path(path).unlink()
 
 
 def list_directory(directory: Path) -> list[Path]:
+    """Return the sorted entries; empty if there is no such directory."""
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
 def size_until(path: Path, countdown: Countdown | None) -> int | None:
-    """Bytes on disk; None if time runs out, because an environment's 30,000 files take a minute on a slow NFS."""
+    """Return the bytes on disk; None if time runs out: the 30,000 files of an environment take a minute on a slow NFS.
+
+    `countdown`: None for no limit.
+    """
     try:
         return disk_usage(path, countdown)
     except TimeoutError:
@@ -159,6 +181,7 @@ def list_within_time(request: HomeRequest) -> EnvListing:
 
 
 def list_environments(request: HomeRequest, countdown: Countdown | None = None) -> EnvListing:
+    """Return the environments of a home, its leftovers and its wheels. `countdown`: limits measuring environments."""
     home = Path(home_of(request, "envs"))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -194,12 +217,16 @@ def list_environments(request: HomeRequest, countdown: Countdown | None = None) 
 
 
 def leftovers(home: Path) -> list[str]:
+    """Return the directories of builds and removals; those of builds that run now are among them."""
     staged = [path for path in own_entries(str(home), "envs") if STAGED_ENVIRONMENT.fullmatch(Path(path).name)]
     return staged + [path for path in own_entries(str(home), "tmp") if BUILD_DIRECTORY.fullmatch(Path(path).name)]
 
 
 def find_users(paths: list[str]) -> list[int]:
-    """Processes on this host that use files below these directories, except this process and its ancestors."""
+    """Return the pids of processes on this host that were started with a path below these directories.
+
+    Their program and their arguments count, not their open files. This process and its ancestors are left out.
+    """
     prefixes = tuple(path.rstrip("/") + "/" for path in paths)
     ancestors, pid = set(), os.getpid()
     while pid > 1 and pid not in ancestors:
@@ -219,7 +246,11 @@ def find_users(paths: list[str]) -> list[int]:
 
 
 def remove(request: RemoveRequest) -> Removed:
-    """Remove each environment completely or not at all. If it has other names, only this name goes."""
+    """Remove environments by name or directory. A name goes alone if the environment has other names.
+
+    An environment that is in use here or on another host, or (without `force`) that others installed, is kept;
+    `failed` says why. The next ones are still removed.
+    """
     removed: list[str] = []
     failed: dict[str, str] = {}
     for name in request["names"]:
@@ -239,7 +270,8 @@ def remove(request: RemoveRequest) -> Removed:
 
 
 def is_used(request: UsedRequest) -> Json:
-    """True if a process here uses an environment, under any of `names`; with `or_named`, also if it has a name."""
+    """Return whether a process here uses an environment, under any of `names`; with `or_named`, whether it has a name,
+    too."""
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     links = [link for link in list_directory(envs) if link_target(link) == env.name] if request["or_named"] else []
     paths = [str(envs / name) for name in request["names"]]
@@ -247,6 +279,11 @@ def is_used(request: UsedRequest) -> Json:
 
 
 def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
+    """Remove an environment, or one of its names; return the names and the directory that are gone.
+
+    `name`: what the user typed, a name or the directory. `used`: where another host uses it, as the end of a
+    sentence; None if no other host does. Raises an AgentError if the environment is in use or does not exist.
+    """
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and not is_environment(str(env)):
         raise AgentError(f"{env} is not an environment that ipexctl made")
@@ -270,13 +307,18 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
 
 
 def prune(request: PruneRequest) -> Removed:
+    """Remove environments without a name, leftovers of dead builds, and the wheels of the store.
+
+    Leftovers stay while any install builds in this home, wheels also while one is arriving.
+    """
     home = Path(home_of(request, "envs"))
     before = list_environments(request)
     unnamed = [env for env in before.envs if not env.names]
     records = {env.name: read_json(Path(env.path, "env.json")) for env in unnamed}
     foreign = find_foreign("environment", records, request)
     kept = () if request["force"] else foreign
-    names = [env.name for env in unnamed if env.name not in [each.name for each in kept]]
+    kept_names = {owned.name for owned in kept}
+    names = [env.name for env in unnamed if env.name not in kept_names]
     result = remove({**request, "names": names})
     freed = 0
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
@@ -296,11 +338,13 @@ def prune(request: PruneRequest) -> Removed:
 
 
 def write_record(env: Path, record: Mapping[str, Any]) -> None:
+    """Write env.json, with one field a line."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def link(request: SymlinkRequest) -> Json:
+    """Make a name lead to an environment. Raises an AgentError if something else has the name."""
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"environment {request['name']!r} does not exist", Fix("see: `ipexctl envs`"))
@@ -321,6 +365,7 @@ def link(request: SymlinkRequest) -> Json:
 
 
 def unlink(request: SymlinkRequest) -> Json:
+    """Take a name away, if it still leads to this environment."""
     check_name(request["link"])
     link_path = Path(home_of(request, "envs"), "envs", request["link"])
     if link_target(link_path) == request["name"]:
@@ -329,6 +374,7 @@ def unlink(request: SymlinkRequest) -> Json:
 
 
 def add_request(request: NoteRequest) -> Json:
+    """Note in env.json that the environment fulfils a request, so that the same `install` finds it again."""
     env = env_of(request)
     record = read_json(env / "env.json")
     requests = record.get("requests")
@@ -341,6 +387,7 @@ def add_request(request: NoteRequest) -> Json:
 
 
 READING = frozenset({"check", "list", "unpacked", "used"})
+"""Actions that change nothing; before the others, the home is marked as ipexctl's and closed to other accounts."""
 ACTIONS: dict[str, Callable[[Any], object]] = {
     "check": check,
     "list": list_within_time,
@@ -355,6 +402,7 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
 
 
 def run_action(action: str, request: HomeRequest) -> object:
+    """Do what a request asks for. Raises an AgentError if the action would change a home that is not ipexctl's."""
     if action not in READING:
         open_home(home_of(request, "envs"))
     return ACTIONS[action](request)

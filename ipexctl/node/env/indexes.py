@@ -1,7 +1,9 @@
-"""Asks package indexes and pages of links for wheels, all at once, with this host's pip settings.
+"""Ask package indexes, pages of links and directories for wheels, all at once.
 
-A hanging source does not delay the others. Only wheels for Linux on x86_64 count. A reply may contain logins for later
-downloads, so it must not be logged.
+- A source is an index, a page of links or a directory. Each has its own thread, so one that hangs does not delay the
+  others; the process does not wait for such a thread when it exits.
+- Only wheels for Linux on x86_64, and wheels for any machine, count.
+- A reply may contain logins for later downloads, so it must not be logged.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from ipexctl.node.env.environments import HYDRA, intel_mpi_version
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20
+"""Bytes read of a page."""
 MAX_PARALLEL = 4
+"""Requests to one index at once."""
 TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
 ONECCL_LIBRARY = re.compile(r"/libccl\.so[.\d]*$")
@@ -44,25 +48,33 @@ class SourceRequest(TypedDict):
     kind: Literal["index", "links", "explicit"]
     """`links`: a directory or a page of links. `explicit`: for uv, an index for named packages alone."""
     url: str
+    """URL, or path of a directory."""
     label: str
+    """Its name in messages, without a login."""
 
 
 class QueryRequest(TypedDict):
     projects: list[str]
+    """Names of packages."""
     sources: list[SourceRequest]
     settings: HttpSettings
     timeout: float
+    """Seconds until a source must have answered for the first time."""
     sdists: bool
+    """True to list source archives, too."""
 
 
 class SizesRequest(TypedDict):
     urls: list[str]
     settings: HttpSettings
     logins: Mapping[str, str]
+    """Origin → value of the Authorization header."""
     timeout: float
 
 
 class FileLink(NamedTuple):
+    """A file that a page or a directory has. None: the source does not say."""
+
     url: str
     sha256: str | None = None
     size: int | None = None
@@ -77,7 +89,7 @@ class SourceUnusable(Exception):
 
 
 class ProjectMissing(Exception):
-    """`denied`: the status is 401 or 403, as some sources send for a missing project."""
+    """Raised if a source has no page for a package. `denied`: it answered 401 or 403, as some do in place of 404."""
 
     def __init__(self, denied: bool = False) -> None:
         super().__init__()
@@ -87,7 +99,10 @@ class ProjectMissing(Exception):
 def read_page(
     client: HttpClient, url: str, timeout: float, on_response: Callable[[], None] = lambda: None
 ) -> tuple[str, str, str]:
-    """Read a page; returns its URL, type and text."""
+    """Return a page's URL after redirects, its type and its text. `on_response` is called when the answer begins.
+
+    Raises a ProjectMissing if there is no such page, and a SourceUnusable for any other failure.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
         raise SourceUnusable("its address begins with neither http:// nor https:// nor file://")
     try:
@@ -112,6 +127,10 @@ def read_page(
 
 
 def links_of(address: str, kind: str, text: str) -> list[FileLink]:
+    """Return the files that a page of an index names, as JSON or HTML. Raises a SourceUnusable for other JSON.
+
+    `address`: the page's own, for relative links. `kind`: its Content-Type.
+    """
     if kind.endswith("json"):
         try:
             return [
@@ -126,16 +145,17 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SourceUnusable("its answer is not an index's JSON") from None
-    found_links = []
+    links = []
     for tag, inner in TAG.findall(text):
-        values = {name.lower(): html.unescape(a or b or c) for name, a, b, c in ATTRIBUTE.findall(inner)}
+        attributes = ATTRIBUTE.findall(inner)  # a value is in double quotes, in single quotes, or in none
+        values = {name.lower(): html.unescape(double or single or bare) for name, double, single, bare in attributes}
         href = values.get("href", "").strip()
         if tag.lower() == "base":
             address = urljoin(address, href)
         elif ".whl" in href or SDIST.search(href):
             url, fragment = urldefrag(urljoin(address, href))
             hashed = SHA256.search(fragment)
-            found_links.append(
+            links.append(
                 FileLink(
                     url,
                     sha256=hashed.group(1).lower() if hashed else None,
@@ -143,32 +163,35 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
                     requires_python=values.get("data-requires-python"),
                 )
             )
-    return found_links
+    return links
 
 
 def wheels(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
-    found = []
+    """Return the wheels for this kind of machine among the files. `source`: label of the source."""
+    usable = []
     for link in links:
         filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
         parts = filename[:-4].split("-")
         if not filename.endswith(".whl") or len(parts) not in (5, 6):
             continue
         if any(re.fullmatch(r"any|(many)?linux\w*_x86_64", tag) for tag in parts[-1].split(".")):
-            found.append(AvailableWheel(normalize(parts[0]), parts[1], filename, source, **link._asdict()))
-    return found
+            usable.append(AvailableWheel(normalize(parts[0]), parts[1], filename, source, **link._asdict()))
+    return usable
 
 
 def sdists(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
-    found = []
+    """Return the source archives among the files. `source`: label of the source."""
+    archives = []
     for link in links:
         filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
         if SDIST.search(filename):
             project, _, version = SDIST.sub("", filename).rpartition("-")
-            found.append(AvailableWheel(normalize(project), version, filename, source, **link._asdict()))
-    return found
+            archives.append(AvailableWheel(normalize(project), version, filename, source, **link._asdict()))
+    return archives
 
 
 def local_path(url: str) -> Path | None:
+    """Return the path of a `file:` URL, or of text that is no URL; None for any other URL."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -176,6 +199,7 @@ def local_path(url: str) -> Path | None:
 
 
 def local_links(path: Path) -> list[FileLink]:
+    """Return the wheels of a directory, or the links of an HTML file. Raises a SourceUnusable if it can't be read."""
     try:
         if path.is_file():
             return links_of(path.absolute().as_uri(), "html", path.read_text(encoding="utf-8", errors="replace"))
@@ -192,7 +216,10 @@ def local_links(path: Path) -> list[FileLink]:
 
 
 def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
-    """Version of the Intel MPI in a bindings wheel (empty without one), and whether it has oneCCL; None if unknown."""
+    """Return the version of the Intel MPI in a wheel of the oneCCL bindings, and whether it contains oneCCL.
+
+    The version is empty if the wheel has no MPI. Both are None for other packages, and for a wheel that can't be read.
+    """
     if normalize(wheel.name.partition("-")[0]) != BINDINGS:
         return None, None
     try:
@@ -209,6 +236,8 @@ def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
 
 
 class SourceQuery(threading.Thread):
+    """Asks one source for all packages. `query_sources` reads the fields while it runs, and after it."""
+
     def __init__(
         self, source: SourceRequest, projects: list[str], client: HttpClient, timeout: float, sdists: bool
     ) -> None:
@@ -219,9 +248,13 @@ class SourceQuery(threading.Thread):
         self.timeout = timeout
         self.sdists = sdists
         self.results: dict[str, list[AvailableWheel]] = {}
+        """Package → its wheels; complete once the thread has ended."""
         self.reason: str | None = None
+        """Why the source can't be used; None if it can."""
         self.has_replied = False
+        """True once the source answered for a package, also that it does not have it."""
         self.responded = threading.Event()
+        """Set when the first answer begins, and at the end."""
 
     def run(self) -> None:
         try:
@@ -241,25 +274,29 @@ class SourceQuery(threading.Thread):
         url = self.source["url"]
         path = local_path(url)
         links = links_of(*read_page(self.client, url, self.timeout)) if path is None else local_links(path)
-        found = wheels(links, self.source["label"])
+        all_wheels = wheels(links, self.source["label"])
         for project in self.projects:
-            self.results[project] = [item for item in found if item.project == project]
+            self.results[project] = [wheel for wheel in all_wheels if wheel.project == project]
 
     def query_index(self) -> None:
+        """Ask an index for each package. Raises a ProjectMissing if it denies access to all of them."""
         path = local_path(self.source["url"])
         if path is not None and not path.is_dir():
             raise SourceUnusable("no such directory")
         denied = 0
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-            for project, (found, is_denied) in zip(self.projects, pool.map(self.query_project, self.projects)):
+            for project, (files, is_denied) in zip(self.projects, pool.map(self.query_project, self.projects)):
                 denied += is_denied
-                self.results[project] = [item for item in found if item.project == project]
-        # File stores send 403 for a missing file. The source needs a login only if all replies are 403.
+                self.results[project] = [file for file in files if file.project == project]
+        # File stores send 403 for a missing file. The source needs a login only if all replies are 401 or 403.
         if self.projects and denied == len(self.projects):
             raise ProjectMissing(denied=True)
 
     def query_project(self, project: str) -> tuple[list[AvailableWheel], bool]:
-        """Wheels of a project, and whether the source denies access to it."""
+        """Return the wheels of a package (with `sdists`, its archives, too), and whether the source denies access.
+
+        Raises a SourceUnusable if the source can't be used, also if another request has found this out.
+        """
         if self.reason:
             raise SourceUnusable(self.reason)
         try:
@@ -285,18 +322,23 @@ class SourceQuery(threading.Thread):
 
 
 def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
+    """Ask all sources for all packages.
+
+    A source must begin to answer within the timeout, and afterwards complete a package at least every three timeouts.
+    The wheels of a package come in the order of the sources in the request.
+    """
     timeout = stretched(request["timeout"])
     client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
-    queries = [SourceQuery(each, projects, client, timeout, request["sdists"]) for each in request["sources"]]
-    first = Countdown(timeout)
+    queries = [SourceQuery(source, projects, client, timeout, request["sdists"]) for source in request["sources"]]
+    first_answer = Countdown(timeout)
     for query in queries:
         query.start()
     candidates: dict[str, list[AvailableWheel]] = {project: [] for project in projects}
     answered, failures = [], []
     for query in queries:
         label, reason = query.source["label"], None
-        if not query.responded.wait(first.left):
+        if not query.responded.wait(first_answer.left):
             reason = f"no answer within {timeout:g} s"
         else:
             count = -1
@@ -312,11 +354,15 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
         answered.append(label)
         for project in projects:
             candidates[project] += query.results.get(project, ())
-    found = {project: tuple(items) for project, items in candidates.items()}
-    return QueryReply(found, tuple(answered), tuple(failures), client.logins)
+    wheels_of = {project: tuple(wheels) for project, wheels in candidates.items()}
+    return QueryReply(wheels_of, tuple(answered), tuple(failures), client.logins)
 
 
 def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
+    """Return the bytes of a file on a server; None if the server does not say.
+
+    Some servers do not answer HEAD, so the first byte is requested next.
+    """
     for method, headers in (("HEAD", {"Accept-Encoding": "identity"}), ("GET", {"Range": "bytes=0-0"})):
         try:
             with client.open(url, timeout=timeout, method=method, headers=headers) as response:
@@ -330,6 +376,7 @@ def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
 
 
 def sizes(request: SizesRequest, _: BinaryIO) -> Json:
+    """Return `sizes`: URL → bytes, without the URLs whose size is unknown."""
     client = HttpClient(request["settings"], request["logins"])
     with ThreadPoolExecutor(2 * MAX_PARALLEL) as pool:
         results = pool.map(lambda url: size_of(client, url, request["timeout"]), request["urls"])

@@ -1,8 +1,9 @@
-"""Makes a lock with uv, and builds wheels from the lock's source archives.
+"""Make a lock with uv, and build wheels from source archives of the lock and from the user's projects.
 
-Logins are in uv's environment, never in argv or a file. In place of a directory of wheels, uv gets stand-ins with only
-METADATA, because hashing and unpacking all wheels takes 3 minutes for 4 GB. A build runs the packages' own code on this
-machine, so only packages named on the command line are built.
+- Logins of indexes are in uv's environment, never in argv or a file. A project's build gets none of them.
+- In place of a directory of wheels, uv gets stand-ins that contain only METADATA: hashing and unpacking all wheels
+  takes 3 minutes for 4 GB.
+- A build runs a package's own code on this machine, so only packages that the user named and projects are built.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-
 
 
 class SourceArchive(NamedTuple):
+    """The source archive of a package in the lock."""
+
     package: str
     url: str
     sha256: str
@@ -55,6 +58,7 @@ class BuildFailed(Exception):
 
 
 def sources(pylock: str) -> Iterator[SourceArchive]:
+    """Yield the source archives of a lock."""
     for entry in pylock.split("[[packages]]")[1:]:
         name, sdist = NAME.search(entry), SDIST.search(entry)
         if name and sdist:
@@ -62,36 +66,43 @@ def sources(pylock: str) -> Iterator[SourceArchive]:
 
 
 def interpreter_for(request: CompileRequest) -> str:
-    """The Python to build wheels with."""
+    """Return the Python to build wheels with. Raises an AgentError if this machine has none of the wanted version."""
     version = request["python"]
     own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
-    found = request["interpreter"] or own or shutil.which(f"python{version}")
-    if found is None:
+    interpreter = request["interpreter"] or own or shutil.which(f"python{version}")
+    if interpreter is None:
         builds = ", ".join([*request["builds"], *(project["name"] for project in request["projects"])])
         raise AgentError(
             f"there is no Python {version} on this machine to build {builds}",
             "install that Python here, or give the first host access to an index, so that it builds",
         )
-    return found
+    return interpreter
 
 
 def build_wheels(
     request: CompileRequest, pylock: str, uv: list[str], env: dict[str, str], directory: Path
 ) -> dict[str, LocalWheel]:
+    """Build the source archives of a lock; return an archive's URL → its wheel.
+
+    `uv`: the beginning of uv's command. `env`: its variables. Raises a BuildFailed for the first that fails.
+    """
     client = HttpClient(request["settings"], request["logins"])
     env = {**env, "SOURCE_DATE_EPOCH": "315532800"}  # the same source makes the same wheel
     built = {}
     for number, source in enumerate(sources(pylock)):
-        place = directory / "built" / str(number)
-        place.mkdir(parents=True)
-        archive = download(client, source, place)
-        kept = build_wheel(request, archive, uv, env, directory)
-        built[source.url] = LocalWheel(str(kept), kept.parent.name, kept.stat().st_size)
+        own_directory = directory / "built" / str(number)
+        own_directory.mkdir(parents=True)
+        archive = download(client, source, own_directory)
+        wheel = build_wheel(request, archive, uv, env, directory)
+        built[source.url] = LocalWheel(str(wheel), wheel.parent.name, wheel.stat().st_size)
     return built
 
 
 def build_wheel(request: CompileRequest, archive: Path, uv: list[str], env: dict[str, str], directory: Path) -> Path:
-    """Build the wheel of a source archive beside it, and keep it in the home's store, below its sha256."""
+    """Build the wheel of a source archive, and return its path in the home's store, below its sha256.
+
+    Raises a BuildFailed with uv's output.
+    """
     argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
     argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
     child = run([*argv, "--out-dir", str(archive.parent), str(archive)], env, directory, timeout=request["timeout"])
@@ -105,6 +116,10 @@ def build_wheel(request: CompileRequest, archive: Path, uv: list[str], env: dict
 
 
 def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
+    """Download a source archive into the directory and return its path.
+
+    Raises an AgentError if it can't be downloaded, is larger than `MAX_SOURCE`, or does not have its sha256.
+    """
     path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
     try:
         with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
@@ -134,13 +149,15 @@ class ProjectSource(TypedDict):
 
 
 def build_project(request: CompileRequest, source: ProjectSource, uv: list[str], directory: Path) -> Path:
-    """Build the wheel of a project from a copy of its files. Its code gets none of the account's variables and no login
-    of an index."""
+    """Build the wheel of a project from a copy of its files, and return its path in the home's store.
+
+    The project's code gets no login of an index, and of the account's variables only PATH, LANG and LC_ALL.
+    """
     archive = source["archive"]
-    place = directory / "projects" / source["name"]
-    for path in (place, directory / "no-home"):
+    own_directory = directory / "projects" / source["name"]
+    for path in (own_directory, directory / "no-home"):
         path.mkdir(parents=True)
-    copy = place / f"{source['name']}.tar.gz"
+    copy = own_directory / f"{source['name']}.tar.gz"
     stored = (
         archive if isinstance(archive, str) else Path(home_of(request), "wheels", archive["sha256"], archive["name"])
     )
@@ -153,6 +170,7 @@ def build_project(request: CompileRequest, source: ProjectSource, uv: list[str],
 
 
 MAX_MESSAGES = 16384
+"""Bytes kept of the end of uv's messages."""
 MAX_SOURCE = 4 << 30
 """Bytes of a source archive; the largest on PyPI has 1 GB."""
 MAX_REQUIRED = 10_000
@@ -166,40 +184,52 @@ METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
 class KeptPackage(TypedDict):
+    """A package that was built for the environment which gets more packages."""
+
     version: str
     requires: list[str]
+    """Its requirements, as in METADATA."""
 
 
 class CompileRequest(HomeRequest):
     uv: str | StoreFile
     """A path, or a file in the home's store."""
     requirements: list[str]
+    """Lines of a requirements file."""
     constraints: list[str]
     python: str
+    """Version for which the lock is made, such as `3.11`."""
     platform: str
+    """uv's name of the hosts' system and glibc."""
     sources: list[SourceRequest]
     settings: HttpSettings
     logins: Mapping[str, str]
+    """Origin → value of the Authorization header, for downloads of source archives."""
     builds: list[str]
+    """Packages that are built from source."""
     projects: list[ProjectSource]
     own: Mapping[str, str]
-    """Packages of the user's project, and their versions: required by others, they are met without an index, and they
-    are not in the lock."""
+    """Package of the user's project → its version. If others require such a package, no index is asked for it. It is
+    not in the lock."""
     named: Mapping[str, str]
-    """Packages of which a named directory has wheels, and the wheel's path; also those with an index of their own, and
-    the wheel's URL. Empty if none fits. No other index is asked for them."""
+    """Package → its wheel: the path in a directory that the call names, or the URL in the package's own index; empty
+    if none of its wheels fits. No other index is asked for it."""
     kept: Mapping[str, KeptPackage]
-    """Packages that were built for the environment which gets more. No index is asked for them."""
+    """Package that was built for the environment which gets more packages → what it is. No index is asked for it."""
     strict: bool
     """True if the first index that has a package decides its version, as uv does, in place of the first that fits."""
     interpreter: str
     """This machine's Python for builds; empty if unknown."""
     timeout: float
+    """Seconds for each call of uv."""
 
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """A directory that is removed even after a signal. `home`: the control machine's cache, or a home."""
+    """Yield a directory below `home`, which is removed at the end of the block, also after a signal.
+
+    Directories that killed commands left there are removed first. `home`: a home, or the control machine's cache.
+    """
     tmp = Path(home) / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     for leftover in own_entries(home, "tmp"):
@@ -215,15 +245,20 @@ def temporary_directory(home: str) -> Iterator[Path]:
 
 
 def make_metadata_links(original: Path, directory: Path) -> None:
-    """Make a directory with a METADATA-only wheel for each wheel of `original`."""
+    """Make a directory with a stand-in for each wheel of `original`, and symlinks to all else."""
     directory.mkdir()
     for file in original.iterdir():
         stand_in = directory / file.name
-        if not (file.name.endswith(".whl") and file.is_file() and write_metadata_wheel(file, stand_in)):
+        is_wheel = file.name.endswith(".whl") and file.is_file()
+        if not (is_wheel and write_metadata_wheel(file, stand_in)):
             stand_in.symlink_to(file)  # uv reports what is wrong with it
 
 
 def write_metadata_wheel(wheel: Path, target: Path) -> bool:
+    """Write a wheel that contains only the METADATA of another one; False if that can't be read.
+
+    Raises an AgentError for a wheel with more than `MAX_REQUIRED` requirements.
+    """
     try:
         with zipfile.ZipFile(str(wheel)) as archive:
             entry = next(entry for entry in archive.infolist() if METADATA.fullmatch(entry.filename))
@@ -243,6 +278,7 @@ def write_metadata_wheel(wheel: Path, target: Path) -> bool:
 def environment(
     sources: list[SourceRequest], settings: HttpSettings, directory: Path, *, strict: bool
 ) -> dict[str, str]:
+    """Return uv's variables: how it chooses among the sources, directories of wheels, certificates and the proxy."""
     env = uv_environment(directory)
     env.update(
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
@@ -270,11 +306,14 @@ def environment(
 
 
 def configuration(sources: list[SourceRequest], env: dict[str, str], *, strict: bool) -> str:
-    """uv's configuration file, with the indexes in order. Adds the indexes' logins to `env`. With `strict`, uv ends at
-    a 403, because the next index may have a stranger's package."""
+    """Return the text of uv's configuration file, with the indexes in their order, and add their logins to `env`.
+
+    With `strict`, uv ends at a 403: the next index may have a stranger's package of the same name.
+    """
     lines = []
     indexes = [source for source in sources if source["kind"] == "index"]
-    for number, source in enumerate([*indexes, *(source for source in sources if source["kind"] == "explicit")]):
+    explicit = [source for source in sources if source["kind"] == "explicit"]
+    for number, source in enumerate([*indexes, *explicit]):
         url = source["url"]
         parts = urlsplit(url)
         user, at, host = parts.netloc.rpartition("@")
@@ -297,6 +336,17 @@ def configuration(sources: list[SourceRequest], env: dict[str, str], *, strict: 
 
 
 def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
+    """Make the lock, in these steps; all files are in the directory.
+
+    1. Build the wheels of the user's projects.
+    2. Solve with overrides: for each package in `named`, `kept`, `own` and the projects, uv gets one wheel or a stub,
+       so that it asks no index for them.
+    3. An override ignores limits of versions. So, if there were other overrides than those of `own`, solve a second
+       time without them, offline.
+    4. Build the source archives that the lock has.
+
+    If uv finds no solution or can't build a wheel, the reply has no lock. Other failures raise an AgentError.
+    """
     uv = request["uv"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
@@ -315,10 +365,12 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
             env["UV_FIND_LINKS"] = ",".join(filter(None, (env.get("UV_FIND_LINKS"), str(wheel.parent))))
             named[project["name"]] = str(wheel)
             lines.append(f"{project['name']}=={wheel.name.split('-')[1]}")
-        kept, place = request["kept"], directory / "kept"
-        stand_ins = [write_stub(place, name, each["version"], each["requires"]) for name, each in kept.items()]
-        lines += [f"{name}=={each['version']}" for name, each in kept.items()]
-        find_links = ",".join(filter(None, (env.get("UV_FIND_LINKS"), str(place) if kept else "")))
+        kept, kept_directory = request["kept"], directory / "kept"
+        stand_ins = [
+            write_stub(kept_directory, name, package["version"], package["requires"]) for name, package in kept.items()
+        ]
+        lines += [f"{name}=={package['version']}" for name, package in kept.items()]
+        find_links = ",".join(filter(None, (env.get("UV_FIND_LINKS"), str(kept_directory) if kept else "")))
         write_lines(directory / "requirements.txt", lines)
         stubs = [write_stub(directory / "own", name, version) for name, version in request["own"].items()]
         argv = compile_argv(request, base, directory)
@@ -328,9 +380,9 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
         if is_of_named:
             # An override ignores limits of versions. Once more, with what uv has fetched: of a named package, that is
             # nothing, so only the directory has it; and with the URLs of those that came from an index of their own.
-            found = dict(PACKAGE.findall(text))
-            unfit = [name for name, version in found.items() if version == UNFIT]
-            lines += [f"{name} @ {path}" for name, path in named.items() if "://" in path and name in found]
+            versions = dict(PACKAGE.findall(text))
+            unfit = [name for name, version in versions.items() if version == UNFIT]
+            lines += [f"{name} @ {path}" for name, path in named.items() if "://" in path and name in versions]
             write_lines(directory / "requirements.txt", lines)
             code, text, message = (1, "", "\n".join(unfit)) if unfit else solve.run(stubs, "--offline")
         if code == 0:
@@ -344,7 +396,10 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
 
 
 def links_for_uv(request: CompileRequest, directory: Path) -> tuple[list[SourceRequest], dict[Path, Path]]:
-    """The sources, with a directory of metadata in place of each directory of wheels; and which stands for which."""
+    """Return the sources with a directory of stand-ins in place of each directory of wheels, and stand-ins → wheels.
+
+    If a package is built, uv gets the wheels themselves, because the build installs some of them.
+    """
     originals: dict[Path, Path] = {}
     sources: list[SourceRequest] = []
     for source in request["sources"]:
@@ -359,6 +414,7 @@ def links_for_uv(request: CompileRequest, directory: Path) -> tuple[list[SourceR
 
 
 def compile_argv(request: CompileRequest, base: list[str], directory: Path) -> list[str]:
+    """Return the command that makes the lock, without the file of requirements. `base`: uv and its configuration."""
     builds, constraints = request["builds"], str(directory / "constraints.txt")
     argv = [*base, "pip", "compile", "--format", "pylock.toml", "--no-header", "--no-sources"]
     argv += ["--only-binary", ":all:", "--python", interpreter_for(request) if builds else sys.executable]
@@ -373,26 +429,32 @@ def compile_argv(request: CompileRequest, base: list[str], directory: Path) -> l
 
 
 def overrides_of(named: Mapping[str, str], originals: Mapping[Path, Path], directory: Path) -> Iterator[str]:
-    """Lines that give uv one wheel of each named package, so that it asks no index for the package."""
-    places = {original: links for links, original in originals.items()}
+    """Yield lines that give uv one wheel of each named package, so that it asks no index for the package.
+
+    A package none of whose wheels fits gets a stub with the version `UNFIT`, by which `compile_lock` notices that the
+    package is needed.
+    """
+    stand_ins = {original: links for links, original in originals.items()}
     for name, path in named.items():
         if "://" in path:
             yield f"{name} @ {path}"
         elif path:
             wheel = Path(path)
-            yield f"{name} @ {(places.get(wheel.parent, wheel.parent) / wheel.name).as_uri()}"
+            yield f"{name} @ {(stand_ins.get(wheel.parent, wheel.parent) / wheel.name).as_uri()}"
         else:
             yield write_stub(directory / "unfit", name, UNFIT)
 
 
 class Solve(NamedTuple):
+    """The call of uv that makes a lock, which may be repeated with other overrides."""
+
     argv: list[str]
     env: dict[str, str]
     directory: Path
     timeout: float
 
     def run(self, overrides: list[str], *more: str) -> tuple[int, str, str]:
-        """uv's exit code, the lock, and uv's messages."""
+        """Return uv's exit code, the text of the lock, and uv's messages. `more`: further options of uv."""
         argv = [*self.argv, *more]
         if overrides:
             write_lines(self.directory / "overrides.txt", overrides)
@@ -409,7 +471,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def write_stub(directory: Path, name: str, version: str, requires: Iterable[str] = ()) -> str:
-    """Write a wheel with nothing but metadata; return the line that overrides the package with it."""
+    """Write a wheel with nothing but metadata, and return the line that makes uv use it: `NAME @ file:///…`."""
     directory.mkdir(exist_ok=True)
     escaped = re.sub(r"[-_.]+", "_", name)
     info, wheel = f"{escaped}-{version}.dist-info", directory / f"{escaped}-{version}-py3-none-any.whl"
@@ -422,6 +484,7 @@ def write_stub(directory: Path, name: str, version: str, requires: Iterable[str]
 
 
 def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWheel]:
+    """Return URL in the lock → the wheel of this machine, with the hash of the wheel itself, not of its stand-in."""
     wheels = {}
     for url in text.split('"'):
         if url.startswith("file://") and url.endswith(".whl"):

@@ -1,5 +1,8 @@
-"""Reads this host's pip settings: configuration files in pip's order, then PIP_* variables. Index URLs may contain
-credentials, so the reply must not be logged."""
+"""Read this host's settings of pip: its configuration files in pip's order, then PIP_* variables.
+
+uv reads none of them, but a cluster without internet names its index there. URLs of indexes may contain logins, so the
+reply must not be logged.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ipexctl.node.env.env_replies import PipSettings
 
 
 def files() -> list[Path]:
-    """pip's configuration files, lowest precedence first."""
+    """Return pip's configuration files, lowest precedence first; they need not exist."""
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -32,7 +35,7 @@ def files() -> list[Path]:
 
 
 def prefix() -> Path:
-    """This Python's prefix as pip sees it. Before `import site`, `sys.prefix` is not the venv's."""
+    """Return this Python's prefix as pip sees it. Before `import site`, `sys.prefix` is not the venv's."""
     of_venv = Path(sys.executable).parent.parent
     return of_venv if (of_venv / "pyvenv.cfg").is_file() else Path(sys.prefix)
 
@@ -42,7 +45,7 @@ def expand_home(path: str) -> str:
 
 
 def read_options() -> dict[str, str]:
-    """Option → value as written. Files that can't be read are skipped."""
+    """Return option → value as written. Files that can't be read are skipped."""
     sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, "install": {}}
     for path in files():
         parser = configparser.RawConfigParser(strict=False)
@@ -61,12 +64,13 @@ def read_options() -> dict[str, str]:
 
 
 def normalize_option(name: str) -> str:
-    """`index-url` for index_url, INDEX_URL and --index-url."""
+    """Return `index-url` for index_url, INDEX_URL and --index-url."""
     name = name.lower().replace("_", "-")
     return name[2:] if name.startswith("--") else name
 
 
 def settings() -> PipSettings:
+    """Return the settings that concern indexes and connections; paths have their `~` replaced."""
     values = read_options()
 
     def get_text(name: str) -> str | None:

@@ -1,7 +1,8 @@
-"""Asks the build backend of a project what the project requires, as pip does.
+"""Ask the build backend of a project what the project requires, as pip does.
 
-This runs the project's code, so it runs on a node alone: with the account that will start the project there anyway,
-without the account's variables and logins, and bounded in time and memory.
+A list that is computed, as in a setup.py, cannot be read from the text. Asking runs the project's code. So it runs on a
+node, never on the control machine: with the account that will start the project there anyway, without the account's
+variables and logins, and bounded in time and memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from ipexctl.node.files.call_requests import StoreFile
 
 MEMORY = 4 << 30
+"""Bytes of address space for the backend."""
 MOST_REQUIRED = 2000
+"""Requirements that are returned."""
 MAX_METADATA = 4 << 20
 REQUIRED = re.compile(r"^Requires-Dist: *([^\n]{1,500})$", re.MULTILINE)
 HOOK = f"""\
@@ -48,6 +51,7 @@ if step == "requires":
 else:
     backend.prepare_metadata_for_build_wheel(out, None)
 """
+"""Calls one hook of the backend (PEP 517): `requires` writes what a build needs, `metadata` makes METADATA."""
 
 
 class BackendListRequest(HomeRequest):
@@ -55,12 +59,13 @@ class BackendListRequest(HomeRequest):
     archive: StoreFile
     """The project's files, in the home's store."""
     directory: str
-    """Of the package, in the archive."""
+    """Directory of the package in the archive."""
     backend: str
+    """As in pyproject.toml: `setuptools.build_meta`, or `MODULE:OBJECT`."""
     requires: list[str]
-    """What the backend needs."""
+    """Requirements of the backend."""
     paths: list[str]
-    """Directories from which the backend is imported, in the package."""
+    """Directories in the package from which the backend is imported."""
     python: str
     """The Python of the stack on this machine; empty for the agent's."""
     sources: list[SourceRequest]
@@ -70,17 +75,21 @@ class BackendListRequest(HomeRequest):
 
 
 def read_list(request: BackendListRequest, directory: Path) -> ListReply:
+    """Unpack the project, make a venv with its backend, and return what the backend says.
+
+    Raises an AgentError, OSError, ValueError, StopIteration or TarError if there is no answer.
+    """
     uv, archive = request["uv"], request["archive"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
-    place, out = directory / "project", directory / "out"
-    for path in (place, out, directory / "no-home"):
+    project, out = directory / "project", directory / "out"
+    for path in (project, out, directory / "no-home"):
         path.mkdir()
     with tarfile.open(str(Path(home_of(request), "wheels", archive["sha256"], archive["name"]))) as packed:
         for member in packed:
             if member.isfile() or member.isdir():  # a link may lead anywhere
-                packed.extract(member, str(place))
-    package = place / request["directory"]
+                packed.extract(member, str(project))
+    package = project / request["directory"]
     if not (package / "setup.py").exists() and not (package / "pyproject.toml").exists():
         (package / "setup.py").write_text("from setuptools import setup\nsetup()\n")  # it has a setup.cfg alone
     env = environment(request["sources"], request["settings"], directory, strict=False)
@@ -122,6 +131,7 @@ def read_text(path: Path) -> str:
 
 
 def list_request(request: BackendListRequest, _: BinaryIO) -> ListReply:
+    """Return what the project requires; a failure is a reply with a message, because the caller can go on without."""
     with temporary_directory(home_of(request)) as directory:
         try:
             return read_list(request, directory)

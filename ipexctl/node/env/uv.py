@@ -1,4 +1,7 @@
-"""Runs uv from the store, where it is a wheel or a binary, without the account's settings for uv and Python."""
+"""Run uv from the store, where it is a wheel or a binary, without the account's settings for uv, pip and Python.
+
+Such settings, as UV_INDEX_URL or PYTHONPATH in a .bashrc, could give each host another result.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 
 
 def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
-    """Unpack uv into the directory and return its path. Raises an OSError or an AgentError."""
+    """Copy uv from the store into the directory, and return its path.
+
+    Raises an AgentError if the store lacks the file or it is not uv's wheel, and an OSError, as of a full disk.
+    """
     source, program = store / file["sha256"] / file["name"], directory / "uv"
     if not source.is_file():
         raise AgentError(f"{file['name']} is not in {store}", Fix("run `ipexctl install` again"))
@@ -42,7 +48,7 @@ def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
 
 
 def uv_environment(directory: Path) -> dict[str, str]:
-    """The account's variables without settings for uv, pip and Python. uv keeps its own files in the directory."""
+    """Return the account's variables without settings for uv, pip and Python. uv keeps its files in the directory."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
     env.update(UV_CACHE_DIR=str(directory / "cache"), UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
     env.update(TMPDIR=str(directory / "tmp"), LC_ALL="C.UTF-8")
@@ -58,7 +64,11 @@ def run(
     stdout: BinaryIO | None = None,
     kept: tuple[int, int] = KEPT,
 ) -> Child:
-    """Run uv, or a program that it needs. Raises Stopped if the caller is gone, and an AgentError on a timeout."""
+    """Run uv, or a program that it needs, to its end; its exit code and output are in the `Child`.
+
+    Raises an AgentError if it can't be started or takes longer than `timeout`, and Stopped if the control machine is
+    gone.
+    """
     if os.access(argv[0], os.F_OK) and not os.access(argv[0], os.X_OK):
         fix = "name a directory on another filesystem: --home DIR"
         raise AgentError(f"{argv[0]} can't be run, because its filesystem is mounted noexec", fix)

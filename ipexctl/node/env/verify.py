@@ -1,8 +1,9 @@
-"""Verifies an environment by using it: imports, a training step in bf16, an all-reduce between two ranks.
+"""Verify an environment by using it: imports, a training step in bf16, an all-reduce between two ranks.
 
-Steps share a process; if it crashes, the step that began last is to blame, and the rest runs in a new process. If
-another environment on this machine passed the all-reduce, and this one has the same unchanged files, it is skipped,
-which saves two thirds of the time.
+- The steps share a process, because importing torch takes seconds. If the process crashes, the step that began last
+  has failed, and a new process does the rest.
+- The all-reduce is skipped if another environment in this home passed it on this machine, and all files of that
+  environment are unchanged in this one (`find_proof`). That saves two thirds of the time.
 """
 
 from __future__ import annotations
@@ -34,18 +35,28 @@ from ipexctl.node.env.verify_rank import MARK
 
 _BESIDE_SITE = "../"
 _SCRIPTS = "../../../bin/"
+"""Paths in a package's list are relative to site-packages: these are files beside it, and programs."""
 
 
 class _Environment(NamedTuple):
+    """What two environments are compared by."""
+
     path: str
     record: Json
     wheels: Mapping[str, str]
+    """Normalized name of a package in the lock → sha256 of its wheel."""
     packages: Mapping[str, Package]
+    """Normalized name → the installed package."""
 
     @classmethod
     def read(cls, path: str) -> _Environment | None:
+        """Read an environment; None if it lacks a package of its lock.
+
+        Raises an OSError, KeyError or ValueError if it is damaged.
+        """
         record, sites = read_json(f"{path}/env.json"), sites_of(path)
-        wheels = {normalize(str(w.get("name"))): str(w.get("sha256")) for w in read_json(f"{path}/lock.json")["wheels"]}
+        locked = read_json(f"{path}/lock.json")["wheels"]
+        wheels = {normalize(str(wheel.get("name"))): str(wheel.get("sha256")) for wheel in locked}
         if not sites:
             return None
         packages = {
@@ -55,20 +66,25 @@ class _Environment(NamedTuple):
         return cls(path, record, wheels, packages) if wheels.keys() <= packages.keys() else None
 
     def settings(self, path: str) -> str:
-        """Everything except files that affects ranks, with `path` in place of the environment's own path."""
+        """Return all that affects ranks except files, as text, with `path` in place of the environment's own path."""
         names = ("python", "backend", "module", "variables", "prepended")
         interpreter = os.path.realpath(f"{self.path}/bin/python")
         return repr([interpreter, *(self.record.get(name) for name in names)]).replace(self.path, path)
 
 
 def find_proof(keep: str, backend: str) -> Json | None:
-    """A passed result of another environment whose files are all in this one, or None. `keep`: this one's result."""
+    """Return the result of another environment that was verified on this machine, if all its files are in this one.
+
+    `keep`: path of this environment's result, `HOME/envs/NAME/verified/MACHINE.json`. The answer is the other result,
+    with `env`, the name of that environment, and a `launcher` of this one; None if there is none.
+    """
     env, machine = os.path.dirname(os.path.dirname(keep)), os.path.basename(keep)
     try:
         own = _Environment.read(env)
         for path in filter(is_environment, own_entries(os.path.dirname(os.path.dirname(env)), "envs")):
             proof = read_json(f"{path}/verified/{machine}")
-            if path == env or own is None or proof.get("ok") is not True or proof.get("backend") != backend:
+            has_passed = proof.get("ok") is True and proof.get("backend") == backend
+            if path == env or own is None or not has_passed:
                 continue
             part = _Environment.read(path)
             if part is not None and _has_all(own, part, os.stat(f"{path}/verified/{machine}").st_mtime):
@@ -80,26 +96,36 @@ def find_proof(keep: str, backend: str) -> Json | None:
 
 
 def _has_all(own: _Environment, part: _Environment, until: float) -> bool:
+    """True if the environment `own` has the settings and all files of `part`, unchanged since `part` was verified.
+
+    `until`: time of that verification. Further packages are allowed, unless they have files beside site-packages that
+    are no programs, such as libraries in `lib`.
+    """
     if not part.wheels.items() <= own.wheels.items() or part.settings(own.path) != own.settings(own.path):
         return False
-    added = (own.packages[name] for name in own.wheels.keys() - part.wheels.keys())
-    if any(path.startswith(_BESIDE_SITE) and not path.startswith(_SCRIPTS) for new in added for path, _ in new.files()):
-        return False
-    return all(
-        _is_same(own.packages[name], part.packages[name], path, until)
-        for name in part.wheels
-        for path, _ in part.packages[name].files()
-    )
+    for name in own.wheels.keys() - part.wheels.keys():
+        for path, _ in own.packages[name].files():
+            if path.startswith(_BESIDE_SITE) and not path.startswith(_SCRIPTS):
+                return False
+    for name in part.wheels:
+        for path, _ in part.packages[name].files():
+            if not _is_same(own.packages[name], part.packages[name], path, until):
+                return False
+    return True
 
 
 def _is_same(own: Package, part: Package, path: str, until: float) -> bool:
+    """True if a file is a hard link to the other one and was not written after `until`.
+
+    A script need not be a link, because it contains the path of its environment. Raises an OSError if one is missing.
+    """
     if path.endswith(".dist-info/RECORD"):
         return True  # differs if there are scripts, because scripts contain the environment's path
     own_path, part_path = f"{own.site}/{path}", f"{part.site}/{path}"
-    found, other = os.stat(own_path), os.stat(part_path)
-    if (found.st_dev, found.st_ino) == (other.st_dev, other.st_ino):
-        return found.st_mtime <= until
-    if not path.startswith(_SCRIPTS) or other.st_mtime > until or other.st_size > 1 << 20:
+    own_status, part_status = os.stat(own_path), os.stat(part_path)
+    if (own_status.st_dev, own_status.st_ino) == (part_status.st_dev, part_status.st_ino):
+        return own_status.st_mtime <= until
+    if not path.startswith(_SCRIPTS) or part_status.st_mtime > until or part_status.st_size > 1 << 20:
         return False
     return Path(own_path).read_bytes() == Path(part_path).read_bytes().replace(part.env.encode(), own.env.encode())
 
@@ -109,20 +135,30 @@ RANKS = 2
 
 class VerifyRequest(TypedDict):
     python: str
+    """Path of the environment's interpreter."""
     variables: Mapping[str, str]
+    """Variables that ranks of the environment need."""
     prepended: Sequence[str]
+    """Names of those that are put before the value that a rank has."""
     backend: str
     """`auto` means ccl if the bindings are installed, else gloo."""
     module: str | None
     """Module of the oneCCL bindings; None for the installed one."""
     ipex: bool
+    """True if IPEX must be installed."""
     packages: Sequence[str]
+    """Packages that are imported, too."""
     setup: str | None
+    """File that ranks source; None without one."""
     keep: str | None
+    """Path for the result, `HOME/envs/NAME/verified/MACHINE.json`; None to keep none."""
     timeout: float
+    """Seconds for each process."""
 
 
 class Verify:
+    """One verification. `cache`: directory for what torch compiles."""
+
     def __init__(self, request: VerifyRequest, cache: str) -> None:
         self.request = request
         self.cache = cache
@@ -131,10 +167,11 @@ class Verify:
         """Empty until the steps report what is installed."""
         self.phases: list[VerifyPhase] = []
         self.facts: Json = {}
+        """Fields of the result that steps report, such as `torch`."""
         self.env = self._environment()
 
     def _environment(self) -> dict[str, str]:
-        """A minimal environment with the variables that a rank would get."""
+        """Return a minimal environment with the variables that a rank would get."""
         env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if setup := self.request["setup"]:
@@ -148,6 +185,10 @@ class Verify:
         return env
 
     def run(self) -> VerifyResult:
+        """Do all steps that can be done. A step that fails is in the result; no error is raised for it.
+
+        The all-reduce is done a second time if its port was taken meanwhile.
+        """
         duration = Stopwatch()
         steps = self._steps()
         passed = {phase.name for phase in self.phases if phase.ok}
@@ -161,7 +202,11 @@ class Verify:
         return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
-        """Use the installed parts in one process. After a failure, a new process does the rest."""
+        """Use the installed parts in one process, and return the names of the steps.
+
+        After a failure, a new process does the rest, except that all ends if torch fails. Raises an AgentError if the
+        interpreter does not run.
+        """
         steps: list[str] = []
         pending = ["torch"]
         while pending:
@@ -205,6 +250,7 @@ class Verify:
         in_time: bool = True,
         detail: Detail | None = None,
     ) -> None:
+        """Add a step with what its process left: exit code, signal and output."""
         code = child.process.returncode
         by_mpirun = re.search(r"KILLED BY SIGNAL: (\d+)", child.text)
         number = -code if code < 0 else int(by_mpirun.group(1)) if by_mpirun else None
@@ -222,7 +268,7 @@ class Verify:
         )
 
     def _is_proven(self) -> bool:
-        """True if the all-reduce can be skipped (`find_proof`)."""
+        """True if the all-reduce can be skipped (`find_proof`); the step is then added, with the other's figures."""
         keep = self.request["keep"]
         runtime = Stopwatch()
         proof = find_proof(keep, self.backend) if keep else None
@@ -234,6 +280,7 @@ class Verify:
         return True
 
     def _allreduce(self) -> bool:
+        """Start two ranks, by mpirun if there is one, else directly, and add the step; True if it passed."""
         options = [self.backend, self.module, RANKS]
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
@@ -247,23 +294,28 @@ class Verify:
             children = [Child([*mpirun, *rank], env)]
         else:
             env.update(CCL_ATL_TRANSPORT="ofi", CCL_PROCESS_LAUNCHER="none", CCL_LOCAL_SIZE=str(RANKS))
-            numbers = [str(number) for number in range(RANKS)]
-            children = [Child(rank, {**env, "RANK": n, "LOCAL_RANK": n, "CCL_LOCAL_RANK": n}) for n in numbers]
+            numbers = [dict.fromkeys(("RANK", "LOCAL_RANK", "CCL_LOCAL_RANK"), str(number)) for number in range(RANKS)]
+            children = [Child(rank, {**env, **variables}) for variables in numbers]
         in_time = watch(children, self.timeout)
         self.facts["launcher"] = mpirun[0] if mpirun else None
         failed = [child for child in children if child.process.returncode]
         child = failed[0] if failed else children[0]
-        lines = [item for rank_process in children for item in results(rank_process.output)]
-        replies = [item for item in lines if "rank" in item]
-        details = [decode(Detail, item["detail"], "a detail") for item in lines if "detail" in item]
-        ok = in_time and not failed and {item["rank"] for item in replies} == set(range(RANKS))
+        lines = [line for rank_process in children for line in results(rank_process.output)]
+        replies = [line for line in lines if "rank" in line]
+        details = [decode(Detail, line["detail"], "a detail") for line in lines if "detail" in line]
+        has_all_ranks = {reply["rank"] for reply in replies} == set(range(RANKS))
+        ok = in_time and not failed and has_all_ranks
         if replies:
-            self.facts["allreduce_ms"] = tuple(round(1000 * max(i["again"][k] for i in replies), 3) for k in (0, 1))
+            slowest = [max(reply["again"][size] for reply in replies) for size in (0, 1)]
+            self.facts["allreduce_ms"] = tuple(round(1000 * seconds, 3) for seconds in slowest)
         self._phase("allreduce", child, ok, in_time=in_time, detail=details[0] if details else None)
         return ok
 
     def _mpirun(self) -> list[str] | None:
-        """The mpirun command. For hydra it is mpiexec.hydra, which a killed mpirun would leave behind."""
+        """Return the beginning of the command that starts the ranks; None without an mpirun.
+
+        For hydra it is mpiexec.hydra, which a killed mpirun would leave behind.
+        """
         path = shutil.which("mpirun", path=self.env["PATH"])
         if not path:
             return None
@@ -274,13 +326,17 @@ class Verify:
         child = Child([path, "--version"], self.env)
         watch([child], 20)
         if "Open MPI" in child.text or "OpenRTE" in child.text or "prte" in child.text.lower():
-            names = ["MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", *self.request["variables"]]
-            exported = [argument for name in names if name in self.env or name.isupper() for argument in ("-x", name)]
-            return [path, *(["--allow-run-as-root"] * (os.getuid() == 0)), "--oversubscribe", *exported, *count]
+            exported: list[str] = []
+            for name in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", *self.request["variables"]):
+                if name in self.env or name.isupper():
+                    exported += ["-x", name]
+            as_root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+            return [path, *as_root, "--oversubscribe", *exported, *count]
         return [path, *count]
 
 
 def results(output: bytes) -> list[Json]:
+    """Return what ranks reported in their output (`verify_rank.write`); damaged lines are left out."""
     replies = []
     for line in output.decode(errors="replace").splitlines():
         if MARK in line:
@@ -290,6 +346,7 @@ def results(output: bytes) -> list[Json]:
 
 
 def verify(request: VerifyRequest, _: BinaryIO) -> VerifyResult:
+    """Verify an environment, and write the result without its steps to the file that the request names."""
     with tempfile.TemporaryDirectory(prefix="ipexctl-") as cache:
         result = Verify(request, cache).run()
     if request["keep"]:

@@ -1,4 +1,7 @@
-"""One rank of a small all-reduce, which checks the sum. `verify.py` starts it with the environment's Python."""
+"""Run one rank of a small all-reduce, and check the sum. `verify.py` starts two with the environment's Python.
+
+Results and failures are lines of stdout that begin with `MARK`, because mpirun merges the output of its ranks.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ MARK = "@ipexctl-rank "
 """Prefix of a line with a rank's result or failure (`records.Detail`) as JSON."""
 RANK = (*each_of(lambda mpi: mpi.number), "RANK")
 LOCAL = (*each_of(lambda mpi: mpi.local_number), "LOCAL_RANK")
+"""Variables in which each MPI gives a rank its number, and its number on this host."""
 SIZES = (1024, 1 << 20)
+"""Numbers in a tensor: 4 KB and 4 MB."""
 
 
 class VerificationError(Exception):
-    """The text is for people, `kind` for programs."""
+    """Raised if the all-reduce is wrong. The text is for people, `kind` for programs."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -32,6 +37,10 @@ class VerificationError(Exception):
 
 
 def first_of(names: tuple[str, ...], default: str | None = None) -> str:
+    """Return the first of these variables that is set, else the default.
+
+    Raises a VerificationError if there is neither: the mpirun is of another MPI.
+    """
     for name in names:
         if os.environ.get(name):
             return os.environ[name]
@@ -41,6 +50,7 @@ def first_of(names: tuple[str, ...], default: str | None = None) -> str:
 
 
 def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> float:
+    """Return the seconds of one all-reduce. Raises a VerificationError if the sum is wrong."""
     values = torch.ones(size) * (rank + 1)
     began = time.perf_counter()
     dist.all_reduce(values)
@@ -55,6 +65,7 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
 
 
 def work(backend: str, module: str, world: int) -> None:
+    """Join the group, reduce tensors of each size, and report the times. `module`: of the oneCCL bindings."""
     rank = int(first_of(RANK))
     local = first_of(LOCAL, str(rank))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=local, LOCAL_WORLD_SIZE=str(world))
@@ -77,6 +88,7 @@ def work(backend: str, module: str, world: int) -> None:
 
 
 def write(result: dict[str, Any]) -> None:
+    """Print a line that `verify.results` reads."""
     sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
     sys.stdout.flush()
 

@@ -1,6 +1,8 @@
-"""Imports and uses each part of a stack once, and reports on a pipe. A crash belongs to the step that began last.
+"""Import and use each part of a stack once, and report each step on a pipe. `verify.py` starts this program.
 
-Ends with `_exit`, because a partly loaded library may hang the interpreter's exit.
+Reports are JSON lines: {"steps", "backend", "module"} first, then {"begin": STEP} and {"end": STEP, "ok", "seconds",
+"facts"} for each step. After a crash, `verify.py` sees which step had begun. The program ends at the first failure,
+with `_exit`, because a partly loaded library may hang the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.env.check import normalize
 
 IMPORT = "import "
+"""Prefix of the step that imports a package: `import transformers`."""
 NO_MODULES = {"benchmarks", "doc", "docs", "examples", "scripts", "test", "tests"}
 """Directories that some packages leave next to their module."""
 
 
 def version_of(*names: str) -> str | None:
+    """Return the version of the first of these packages that is installed; None if none is."""
     for name in names:
         try:
             return metadata.version(name)
@@ -35,6 +39,7 @@ def version_of(*names: str) -> str | None:
 
 
 def torch_step(_: str) -> dict[str, Any]:
+    """Multiply matrices, train a small model, and return facts of torch. Raises an ArithmeticError if one is wrong."""
     torch: Any = importlib.import_module("torch")
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: None)()
     product = torch.ones(32, 32) @ torch.ones(32, 32)
@@ -53,8 +58,11 @@ def ipex_step(_: str) -> dict[str, Any]:
 
 
 def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
-    """Run a small model in bf16, to find whether training works, only inference, or neither, as on older processors."""
-    first: BaseException | None = None
+    """Return `bf16`: whether a small model can be trained in bf16, only used in bf16, or neither, as on older CPUs.
+
+    `ipex`: the module, or None. Raises the first error if the model does not even work in float32.
+    """
+    first_error: BaseException | None = None
     attempts: dict[str, Callable[[], None]] = {
         "training": lambda: train(torch, ipex),
         "inference": lambda: infer(torch, ipex, in_bf16=True),
@@ -64,14 +72,15 @@ def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
         try:
             attempt()
         except (AssertionError, RuntimeError, NotImplementedError) as error:  # not supported by older CPUs
-            first = first or error
+            first_error = first_error or error
         else:
             return {"bf16": what}
-    assert first is not None
-    raise first
+    assert first_error is not None
+    raise first_error
 
 
 def small_model(torch: Any) -> tuple[Any, Any]:
+    """Return a model and its input."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
     return model, torch.randn(32, 64)
@@ -106,13 +115,17 @@ def infer(torch: Any, ipex: Any, *, in_bf16: bool) -> None:
 
 
 def bindings_step(module_name: str) -> dict[str, Any]:
+    """Import the oneCCL bindings and return their version."""
     importlib.import_module("torch")  # the bindings need it loaded first
     module = importlib.import_module(module_name)
     return {"oneccl": version_of("oneccl-bind-pt", "torch-ccl") or getattr(module, "__version__", None)}
 
 
 def module_of(package: str) -> str | None:
-    """Module of a package, maybe inside a namespace: the one with the package's name, else the one with most files."""
+    """Return the module of a package: the one with the package's name, else the one with most files.
+
+    It may be inside a namespace: `google.protobuf`. None if the package has no module.
+    """
     paths = [PurePosixPath(str(file)) for file in metadata.files(package) or ()]
     inits = {path.parent for path in paths if path.name == "__init__.py"}
     counts: dict[str, int] = {}
@@ -122,19 +135,21 @@ def module_of(package: str) -> str | None:
         if top is None and len(path.parts) == 1 and path.suffix in (".py", ".so"):
             top = PurePosixPath(name)
         parts = top.parts if top is not None else ()
-        if parts and all(map(str.isidentifier, parts)) and not (parts[0].startswith("_") or parts[0] in NO_MODULES):
+        can_be_imported = bool(parts) and all(map(str.isidentifier, parts))
+        if can_be_imported and not (parts[0].startswith("_") or parts[0] in NO_MODULES):
             counts[".".join(parts)] = counts.get(".".join(parts), 0) + 1
     own = [module for module in counts if normalize(module) == normalize(package)]
     return own[0] if own else max(counts, key=lambda module: counts[module], default=None)
 
 
 def import_step(package: str) -> dict[str, Any]:
+    """Import a package's module; do nothing for a package without one."""
     if module := module_of(package):
         importlib.import_module(module)
     return {}
 
 
-STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
+STEPS: dict[str, Callable[[str], dict[str, Any]]] = {  # each gets the module of the bindings
     "torch": torch_step,
     "ipex": ipex_step,
     "bindings": bindings_step,
@@ -142,7 +157,10 @@ STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def choose_steps(backend: str, module: str | None, has_ipex: bool, packages: list[str]) -> tuple[list[str], str, str]:
-    """Steps for installed or required parts, the backend, and its module. Imports nothing."""
+    """Return the steps for parts that are installed or must be, the backend, and the module of the bindings.
+
+    Imports nothing. `backend`: `auto` for ccl if the bindings are installed, else gloo.
+    """
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     module = module or next((name for name in modules if importlib.util.find_spec(name)), None)
     if backend == "auto":
@@ -153,6 +171,8 @@ def choose_steps(backend: str, module: str | None, has_ipex: bool, packages: lis
 
 
 def main(options_text: str) -> int:
+    """Do the steps that are not done yet. `options_text`: JSON of the arguments of `choose_steps`, the steps that are
+    done, and the pipe's number."""
     wanted, done, pipe = parse_json(options_text)
     report = os.fdopen(pipe, "w", buffering=1)
 

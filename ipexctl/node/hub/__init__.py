@@ -1,4 +1,5 @@
-"""The hub on a host: whether it is reached, and downloads into its cache (`common/hub_cache.py`).
+"""What a host does with a hub: find out whether it reaches the hub, and download into its cache.
 
-In: names of repositories, a token on stdin. Out: snapshots in the cache. Never keeps the token.
+The cache is that of huggingface_hub (`common/hub_cache.py`), so scripts find the files there. The token comes on stdin
+and is never written to a file.
 """

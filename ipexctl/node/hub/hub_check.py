@@ -1,7 +1,7 @@
-"""Tests whether this node reaches a hub, and finds the caches of the hub on it.
+"""Find out whether this node reaches a hub, and whether it already has the model and the data of a run.
 
-The hub is tried once, with a short limit, because a silent name server must not delay a run. Any answer counts, because
-a private hub refuses requests without a token.
+The hub is tried once, with a short limit, because a silent name server must not delay a run. Nearly any answer counts,
+also a refusal, because a private hub refuses requests without a token.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from ipexctl.node.hub.model_size import TensorKind, find_model, find_tensors, ha
 
 
 class FoundHub(NamedTuple):
+    """What a node knows of a hub."""
+
     problem: str = ""
-    """Empty if the hub answers or was not tried."""
+    """Why ranks could not reach the hub; empty if it answers or was not tried."""
     has_own_cache: bool = False
-    """True if a variable of the account or of the setup file names a cache."""
+    """True if a variable of the account, the setup file or the request names a cache."""
     others: int = 0
-    """Repositories in the account's cache that are not in the home's."""
+    """Number of repositories in the account's cache that are not in the home's."""
     tensors: tuple[TensorKind, ...] = ()
-    """Of the run's model; empty if it is not here."""
+    """Kinds of tensors of the run's model; empty if the model is not here."""
     lacking: tuple[str, ...] = ()
-    """Model and data of the line that are neither a path here nor in a cache."""
+    """Model and data set of the command that are neither a path here nor in the cache."""
 
 
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
@@ -47,17 +49,21 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 class HubRequest(HomeRequest):
     setup: str
+    """File that ranks source; empty without one."""
     variables: Mapping[str, str]
+    """Variables of the ranks; they override those of the account and of the setup file."""
     tries: bool
+    """True to try the hub."""
     model: str
-    """Path or ID; empty if the line names none, or the project has it."""
+    """Path or id of a model; empty if the command names none, or the project has it."""
     data: str
-    """The same of a data set."""
+    """Path or id of a data set; empty if the command names none, or the project has it."""
     directory: str
     """The ranks' working directory, as a pattern: absolute or below the home."""
 
 
 def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the path of the account's cache, as huggingface_hub finds it, and whether a variable names it."""
     for name in CACHE_VARIABLES:
         if environ.get(name):
             path = os.path.expanduser(os.path.expandvars(environ[name]))
@@ -67,6 +73,7 @@ def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def repositories(cache: str) -> set[str]:
+    """Return the directories of the repositories that have a snapshot in a cache, as `models--org--name`."""
     names = os.listdir(cache) if os.path.isdir(cache) else []
     return {name for name in names if repo_of(name) and os.path.isdir(os.path.join(cache, name, "snapshots"))}
 
@@ -80,7 +87,10 @@ def has_http_proxy(endpoint: str) -> bool:
 
 
 def try_hub(endpoint: str) -> str:
-    """Why the hub does not answer; empty if it does."""
+    """Return why the hub does not answer; empty if it does.
+
+    A server's own errors (5xx) and a proxy's refusals are no answer of the hub; every other one is.
+    """
     problems: list[str] = []
 
     def request() -> None:
@@ -88,7 +98,8 @@ def try_hub(endpoint: str) -> str:
             with HttpClient({}).open(endpoint, timeout=HUB_ANSWER, method="HEAD"):
                 problems.append("")
         except urllib.error.HTTPError as error:
-            is_of_hub = error.code < 500 and error.code != 407 and not (error.code == 403 and has_http_proxy(endpoint))
+            is_of_proxy = error.code == 407 or (error.code == 403 and has_http_proxy(endpoint))
+            is_of_hub = error.code < 500 and not is_of_proxy
             problems.append("" if is_of_hub else explain(error))
         except RefusedAddress:  # a redirect is an answer
             problems.append("")
@@ -104,6 +115,10 @@ def try_hub(endpoint: str) -> str:
 
 
 def query_hub(request: HubRequest, _: BinaryIO) -> object:
+    """Return a `FoundHub`, found with the variables that the ranks of the run will have.
+
+    If a variable already decides whether ranks go offline, the hub is not tried.
+    """
     environ = {**os.environ, **account_variables()}
     if request["setup"]:
         with contextlib.suppress(SetupError):  # the check of the file's path and the ranks report that
@@ -111,20 +126,20 @@ def query_hub(request: HubRequest, _: BinaryIO) -> object:
     environ.update(request["variables"])
     os.environ.clear()
     os.environ.update(environ)  # the client reads proxies and certificates there
-    cache, is_named = own_cache(environ)
+    account_cache, is_named = own_cache(environ)
     home = home_of(request, CACHE)
-    of_home = os.path.join(home, CACHE)
-    decided = [name for name in OFFLINE_VARIABLES if environ.get(name)]
+    home_cache = os.path.join(home, CACHE)
+    offline_variables = [name for name in OFFLINE_VARIABLES if environ.get(name)]
     problem = ""
-    if decided:
-        problem = f"{decided[0]} is set there" if environ[decided[0]].upper() in _TRUE else ""
+    if offline_variables:
+        problem = f"{offline_variables[0]} is set there" if environ[offline_variables[0]].upper() in _TRUE else ""
     elif request["tries"]:
         problem = try_hub(environ.get("HF_ENDPOINT") or HUB)
-    read = cache if is_named or not repositories(of_home) else of_home
-    others = len(repositories(cache) - repositories(of_home))
+    cache = account_cache if is_named or not repositories(home_cache) else home_cache
+    others = len(repositories(account_cache) - repositories(home_cache))
     directories = glob.glob(os.path.join(home, request["directory"]))
-    model = find_model(request["model"], read, directories)
-    is_there = {request["model"]: bool(model), request["data"]: has_data(request["data"], read, directories)}
+    model = find_model(request["model"], cache, directories)
+    is_there = {request["model"]: bool(model), request["data"]: has_data(request["data"], cache, directories)}
     lacking = tuple(name for name in is_there if name and not is_there[name])
     return encode(FoundHub(problem, is_named, others, find_tensors(model), lacking))
 

@@ -1,10 +1,12 @@
-"""Downloads for `ipexctl push hf:…` on the one machine that reaches the hub, by an environment's huggingface_hub, and
-offers the files to other hosts.
+"""Download repositories for `ipexctl push hf:…` on the one machine that reaches the hub, and offer them to other hosts.
 
-huggingface_hub runs in a forked process, which ends with this one. It compares no hash, so each file is hashed here and
-compared with its name in `blobs`, the hash in the hub's list; a file that differs is downloaded again. Names from a hub
-never lead out of the repository's directory. Only the downloading process has the token, in its environment. `offer`
-links files of the cache into a store of its own for `peer_transfer.py`, until its stdin ends.
+- `download` uses huggingface_hub of an environment. It runs in a forked process that ends with this one. Only that
+  process has the token in its environment.
+- huggingface_hub compares no hash. So each file is hashed here and compared with its name in `blobs`, which is the hash
+  in the hub's list. A file that differs is downloaded again, once.
+- The hub chooses names of files and hashes. None may lead out of the repository's directory.
+- `offer` links files of the cache into a store of its own, from which other hosts fetch them (`peer_transfer.py`),
+  until its stdin ends.
 """
 
 from __future__ import annotations
@@ -40,14 +42,17 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 _WORKERS = 8
+"""Files downloaded at once."""
 _TRIES = 2
 _TICK = 1.0
-_TOO_MANY = 429
+"""Seconds between two reports of progress."""
+_TOO_MANY_REQUESTS = 429
 _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "NewConnectionError", "gaierror")
 """Errors of HTTP clients that got no connection."""
 _CHUNK = 1 << 20
 """Bytes written at once; small, so that a download that was cut keeps nearly all that has arrived."""
-_MOST_SHOWN = 300
+_LONGEST_MESSAGE = 300
+"""Characters of another program's message that an error has."""
 _LATER = "run it again later; if it stays, tell those who keep the hub"
 _KEPT = "the files that have arrived are kept: run it again"
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
@@ -55,31 +60,41 @@ _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; expor
 
 class WantedRepo(TypedDict):
     kind: str
+    """`model` or `dataset`."""
     repo_id: str
+    """`ORG/NAME`, or `NAME`."""
     revision: str
+    """A branch, tag or commit."""
 
 
 class HubDownloadRequest(HomeRequest):
     repos: list[WantedRepo]
     include: list[str]
-    """Patterns; empty for all files."""
+    """Patterns of files; empty for all files."""
     endpoint: str
-    """Empty for huggingface_hub's own."""
+    """Address of the hub; empty for huggingface_hub's own."""
     token: str
     """Empty for this account's token, if it has one."""
     dry_run: bool
 
 
 class _File(NamedTuple):
+    """A file in the hub's list of a repository."""
+
     path: str
     size: int
+    """Bytes."""
     blob: str
+    """The file's hash, which is its name in `blobs`: sha256 of a large file, else git's sha1."""
 
 
 class _Snapshot(NamedTuple):
+    """The files of one commit of a repository."""
+
     commit: str
     files: list[_File]
     lacking: int
+    """Bytes that the cache lacked before the download."""
 
 
 Tell = Callable[[int], None]
@@ -87,6 +102,11 @@ Tell = Callable[[int], None]
 
 
 class _Library:
+    """huggingface_hub, imported with the request's hub and token. Only the forked process may make one.
+
+    Raises an AgentError if it can't be imported.
+    """
+
     def __init__(self, request: HubDownloadRequest) -> None:
         os.environ.update(HF_HUB_OFFLINE="0", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
         if request["endpoint"]:
@@ -110,30 +130,33 @@ def _adapt(file_download: Any) -> None:
     file_download.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     get_metadata = file_download.get_hf_file_metadata
 
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        found = get_metadata(*args, **kwargs)
-        if found.etag is not None and not is_blob_name(found.etag):
-            raise AgentError(f"the hub's ETag of a file is not a hash: {found.etag[:80]!r}")
-        if found.commit_hash is not None and not COMMIT.fullmatch(found.commit_hash):
-            raise AgentError(f"the hub names no commit of a file: {found.commit_hash[:80]!r}")
-        return found
+    def get_checked_metadata(*args: Any, **kwargs: Any) -> Any:
+        metadata = get_metadata(*args, **kwargs)
+        if metadata.etag is not None and not is_blob_name(metadata.etag):
+            raise AgentError(f"the hub's ETag of a file is not a hash: {metadata.etag[:80]!r}")
+        if metadata.commit_hash is not None and not COMMIT.fullmatch(metadata.commit_hash):
+            raise AgentError(f"the hub names no commit of a file: {metadata.commit_hash[:80]!r}")
+        return metadata
 
-    file_download.get_hf_file_metadata = checked
+    file_download.get_hf_file_metadata = get_checked_metadata
 
 
 def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: Tell) -> _Snapshot:
-    """List a repository and, unless it is a dry run, download what the cache lacks."""
+    """List a repository and, unless it is a dry run, download what the cache lacks. Runs in the forked process.
+
+    Raises an AgentError for every failure, of the hub, of the connection or of the disk.
+    """
     library = _Library(request)
     try:
         commit, files = _list(library, request, wanted)
         blobs = cache / folder_of(wanted["kind"], wanted["repo_id"]) / "blobs"
         lacking = {file.blob: file.size for file in files if not (blobs / file.blob).exists()}
-        found = _Snapshot(commit, files, sum(lacking.values()))
+        snapshot = _Snapshot(commit, files, sum(lacking.values()))
         if request["dry_run"]:
-            return found
-        tell(found.lacking)
-        if found.lacking > free_space(str(cache)):
-            raise explain_full_disk(str(cache), found.lacking)
+            return snapshot
+        tell(snapshot.lacking)
+        if snapshot.lacking > free_space(str(cache)):
+            raise explain_full_disk(str(cache), snapshot.lacking)
         library.hub.snapshot_download(
             wanted["repo_id"],
             repo_type=wanted["kind"],
@@ -142,17 +165,22 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
             allow_patterns=request["include"] or None,
             max_workers=_WORKERS,
         )
-        return found
+        return snapshot
     except AgentError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError) as error:  # huggingface_hub checks no types
-        reason = f"the list of {wanted['repo_id']} from {library.endpoint} can't be read: {str(error)[:_MOST_SHOWN]}"
+        text = str(error)[:_LONGEST_MESSAGE]
+        reason = f"the list of {wanted['repo_id']} from {library.endpoint} can't be read: {text}"
         raise AgentError(reason, _LATER) from None
     except Exception as error:  # noqa: BLE001  # of the HTTP client that this version of huggingface_hub uses
         raise _explain(error, library, wanted) from None
 
 
 def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo) -> tuple[str, list[_File]]:
+    """Return the commit of the wanted revision, and its files that match the request's patterns.
+
+    Raises an AgentError if none matches, or if the hub names a path or a hash that is none.
+    """
     api, kind, name, patterns = library.hub.HfApi(), wanted["kind"], wanted["repo_id"], request["include"]
     answer_time = library.hub.constants.HF_HUB_ETAG_TIMEOUT  # otherwise it waits for a firewall
     info = api.repo_info(name, repo_type=kind, revision=wanted["revision"], timeout=answer_time)
@@ -160,10 +188,10 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo) ->
     if not COMMIT.fullmatch(commit):
         raise AgentError(f"the hub names no commit of {name}: {commit[:80]!r}")
     rows = api.list_repo_tree(name, recursive=True, revision=commit, repo_type=kind)
-    found = {entry.path: entry for entry in rows if hasattr(entry, "blob_id")}
+    entries = {entry.path: entry for entry in rows if hasattr(entry, "blob_id")}  # directories have none
     files = []
-    for path in library.utils.filter_repo_objects(found, allow_patterns=patterns or None):
-        entry, lfs = found[path], found[path].lfs
+    for path in library.utils.filter_repo_objects(entries, allow_patterns=patterns or None):
+        entry, lfs = entries[path], entries[path].lfs
         check_name(path)
         files.append(_File(path, int(entry.size), lfs.sha256 if lfs else entry.blob_id))
         if not is_blob_name(files[-1].blob):
@@ -175,6 +203,7 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo) ->
 
 
 def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentError:
+    """Return an error with the hub's or the connection's reason, and a fix that fits it."""
     name, endpoint = wanted["repo_id"], library.endpoint
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return explain_os_error(error)
@@ -183,7 +212,7 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
     answered: Any = next((cause for cause in causes if isinstance(cause, kind_of_answer)), None)
     response = getattr(answered, "response", None)
     if response is None:
-        text = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
+        text = " ".join(str(error).split())[:_LONGEST_MESSAGE] or type(error).__name__
         reason = f"{name} can't be downloaded from {endpoint}: {text}"
         if not any(type(cause).__name__ in _NOT_CONNECTED for cause in causes):
             return AgentError(reason, _KEPT)
@@ -199,7 +228,7 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
     message = (
         getattr(answered, "server_message", None) or response.headers.get("X-Error-Message") or response.reason_phrase
     )
-    reason = f"{endpoint} refuses {name} ({code}): {' '.join(str(message).split())[:_MOST_SHOWN]}"
+    reason = f"{endpoint} refuses {name} ({code}): {' '.join(str(message).split())[:_LONGEST_MESSAGE]}"
     page = f"{endpoint}/{'datasets/' if wanted['kind'] == 'dataset' else ''}{name}"
     if kind == "GatedRepo":
         return AgentError(reason, f"ask for access on {page}; {_LOG_IN}")
@@ -207,20 +236,26 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
         return AgentError(f"{reason} (revision {wanted['revision']})", f"see the branches and tags on {page}")
     if code in (401, 403) or kind == "RepoNotFound":
         return AgentError(reason, f"is the name right: {page}? if it is private, {_LOG_IN}")
-    if code == _TOO_MANY:
+    if code == _TOO_MANY_REQUESTS:
         text = response.headers.get("Retry-After") or ""
         return AgentError(reason, f"wait {f'{text} s' if text.isdecimal() else 'some minutes'}; {_KEPT}")
     return AgentError(reason, _KEPT)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, the error that caused it, and so on."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callable[[], int]) -> _Snapshot:
-    """Result of the work in a forked process, which a signal to this one ends."""
+    """Do the work in a forked process, report progress meanwhile, and return its result.
+
+    A signal that ends this process ends the other one, too. `what`: for the error if it ends without a result.
+    `measure`: returns bytes on disk, of which those written since the start are the progress. Raises the AgentError
+    that the work raised.
+    """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(work, sender))
@@ -246,6 +281,7 @@ def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callab
 
 
 def _send_result(work: Callable[[Tell], _Snapshot], sender: Connection) -> None:
+    """Do the work and send its result or its AgentError to the parent. Runs in the forked process."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     end_with_parent(signal.SIGKILL)()
@@ -256,53 +292,61 @@ def _send_result(work: Callable[[Tell], _Snapshot], sender: Connection) -> None:
 
 
 class _Repo:
+    """A repository in this home's cache, before and after its download."""
+
     def __init__(self, request: HubDownloadRequest, wanted: WantedRepo, cache: Path, verified: VerifiedBlobs) -> None:
         self._request, self._wanted, self._cache, self._verified = request, wanted, cache, verified
         self._folder = cache / folder_of(wanted["kind"], wanted["repo_id"])
         self._blobs = self._folder / "blobs"
 
     def bring(self) -> SnapshotReply:
-        """Raises an AgentError if a file is damaged twice."""
+        """Download what the cache lacks, check all files, and return the list of the snapshot's entries in the cache.
+
+        A damaged file is removed and downloaded again. Raises an AgentError if a file is damaged twice.
+        """
         name, downloaded = self._wanted["repo_id"], 0
         work = partial(_fetch, self._request, self._wanted, self._cache)
         for _ in range(_TRIES):
-            found = in_own_process(work, f"the download of {name}", lambda: disk_usage(self._cache))
-            downloaded += found.lacking
+            snapshot = in_own_process(work, f"the download of {name}", lambda: disk_usage(self._cache))
+            downloaded += snapshot.lacking
             damaged: list[_File] = []
-            entries = self._entries(found, damaged)
+            entries = self._entries(snapshot, damaged)
             if not damaged:
                 packed = to_json(entries).decode()
-                return SnapshotReply(self._folder.name, found.commit, packed, len(found.files), downloaded)
+                return SnapshotReply(self._folder.name, snapshot.commit, packed, len(snapshot.files), downloaded)
             for file in damaged:
                 (self._blobs / file.blob).unlink()
         raise AgentError(
             f"{damaged[0].path} of {name}: the hub sends other bytes than its list has the hash of", _LATER
         )
 
-    def _entries(self, found: _Snapshot, damaged: list[_File]) -> list[ManifestEntry]:
-        """Cache entries of the snapshot. A file whose hash is not its name is damaged.
+    def _entries(self, snapshot: _Snapshot, damaged: list[_File]) -> list[ManifestEntry]:
+        """Return the cache's entries of a snapshot: a symlink and a blob for each file, and what names the commit.
 
-        In a dry run, the list as far as the hub gives it: small files have no sha256 there.
+        Files whose hash is not their name are added to `damaged`. In a dry run nothing is read: sizes and hashes are
+        the hub's, which has no sha256 of small files.
         """
         entries = []
-        for file in found.files:
-            path, target = f"snapshots/{found.commit}/{file.path}", "../" * (file.path.count("/") + 2)
-            entries.append(self._entry(path, "l", 0, f"{target}blobs/{file.blob}"))
+        for file in snapshot.files:
+            path, upward = f"snapshots/{snapshot.commit}/{file.path}", "../" * (file.path.count("/") + 2)
+            entries.append(self._entry(path, "l", 0, f"{upward}blobs/{file.blob}"))
             if not self._request["dry_run"]:
                 self._check_symlink(file, self._folder / path)
-        for file in {file.blob: file for file in found.files}.values():
+        for file in {file.blob: file for file in snapshot.files}.values():
             size, sha256 = file.size, file.blob if len(file.blob) == 64 else ""
             if not self._request["dry_run"]:
                 size, sha256 = (self._blobs / file.blob).stat().st_size, self._sha256_of(file.blob)
-                damaged += [] if sha256 else [file]
+                if not sha256:
+                    damaged.append(file)
             entries.append(self._entry(f"blobs/{file.blob}", "f", size, sha256))
         if not damaged and not self._request["dry_run"]:
             self._verified.save()
-            self._remove_unfinished({file.blob for file in found.files})
-            entries += self._names(found.commit)
+            self._remove_unfinished({file.blob for file in snapshot.files})
+            entries += self._name_entries(snapshot.commit)
         return entries
 
     def _check_symlink(self, file: _File, pointer: Path) -> None:
+        """Refuse a file that huggingface_hub did not link to the blob that the list names."""
         if not pointer.is_symlink():
             reason = f"{self._cache} is on a filesystem without symbolic links"
             raise AgentError(reason, "name a directory on another: --home DIR")
@@ -310,8 +354,11 @@ class _Repo:
             name = self._wanted["repo_id"]
             raise AgentError(f"the hub names {file.path} of {name} by two hashes: {blob[:80]!r}, {file.blob}")
 
-    def _names(self, commit: str) -> Iterator[ManifestEntry]:
-        """Name of the revision, and huggingface_hub's list of the files."""
+    def _name_entries(self, commit: str) -> Iterator[ManifestEntry]:
+        """Write which commit the revision is, and yield that file and huggingface_hub's list of files, if they exist.
+
+        `snapshot_download` gets the commit, so it does not write `refs/main` itself.
+        """
         revision = self._wanted["revision"]
         ref = self._folder / "refs" / revision
         if revision != commit:
@@ -323,13 +370,16 @@ class _Repo:
                 yield self._entry(name, "f", len(data), hashlib.sha256(data).hexdigest())
 
     def _remove_unfinished(self, blobs: Collection[str]) -> None:
-        """Remove leftovers of killed downloads; each has a name of its own."""
+        """Remove what killed downloads of these blobs left; each download has a file of its own name."""
         for path in self._blobs.iterdir():
             if path.suffix == ".incomplete" and path.name.partition(".")[0] in blobs:
                 path.unlink(missing_ok=True)
 
     def _sha256_of(self, name: str) -> str:
-        """Hash of a blob named by its hash, else empty. Xet may link a blob to one in its shared cache."""
+        """Return the sha256 of a blob; empty if its bytes do not have the hash in its name.
+
+        Xet may link a blob to one in its shared cache. Raises an AgentError if the link leads out of this cache.
+        """
         blob, row = self._blobs / name, f"{HUB_CACHE}/{self._folder.name}/blobs/{name}"
         real = blob.resolve()
         if self._cache not in real.parents:
@@ -351,11 +401,13 @@ class _Repo:
             return digests[0].hexdigest()
 
     def _entry(self, path: str, kind: str, size: int, content: str) -> ManifestEntry:
+        """Return an entry below the repository's directory. `content`: a file's sha256, or where a symlink leads."""
         mode = 0o777 if kind == "l" else 0o644
         return ManifestEntry(f"{self._folder.name}/{path}", kind, mode, size, content)  # type: ignore[arg-type]
 
 
 def download(request: HubDownloadRequest, _: BinaryIO) -> Json:
+    """Download the repositories one after the other; return `snapshots`, a `SnapshotReply` for each."""
     home = home_of(request, f"{CACHE}/any")
     make_home(home)
     cache = Path(home).resolve() / CACHE
@@ -371,10 +423,14 @@ _SIGN_OF_LIFE = 300.0
 
 class OfferRequest(HomeRequest):
     files: list[list[str]]
+    """Pairs of a file's sha256 and its path in the cache."""
 
 
 def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
-    """Link files into the store of a directory that only this call uses, until its stdin ends."""
+    """Link files of the cache into a store that only this call uses; remove the store when stdin ends.
+
+    The event `offered` names the store. Until the end, an event `alive` comes every `_SIGN_OF_LIFE` seconds.
+    """
     home = home_of(request, CACHE)
     top = str((Path(home) / HF_HOME).resolve())  # `hub` may be the user's link to a larger disk
     open_home(home)
@@ -386,8 +442,8 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
             try:
                 for sha256, path in request["files"]:
                     check_name(path)
-                    with own.enter(f"{push.STORE}/{check_hash(sha256)}".encode(), make=True, mode=0o700) as place:
-                        place.link_to(os.fsencode(f"{top}/{HUB_CACHE}/{path}"), CONTENT.encode())
+                    with own.enter(f"{push.STORE}/{check_hash(sha256)}".encode(), make=True, mode=0o700) as directory:
+                        directory.link_to(os.fsencode(f"{top}/{HUB_CACHE}/{path}"), CONTENT.encode())
                 emit("offered", store=f"{own.path}/{push.STORE}")
                 while not ready([stdin.fileno()], [], _SIGN_OF_LIFE)[0]:
                     emit("alive")

@@ -1,4 +1,4 @@
-"""Network checks between hosts, for doctor and before a run, and the check of imports.
+"""Checks between hosts, for doctor and before a run: open ports and the speed of links. And the check of imports.
 
-In: addresses, ports, names of modules. Out: what answered, how fast. Never outlives the call.
+None of these programs outlives the call that started it.
 """

@@ -1,4 +1,4 @@
-"""Checks that this Python can parse a script and find its imports. Nothing of the script is run or imported.
+"""Check that this Python can parse a script and find the modules that it imports. Nothing of the script is run.
 
 Arguments: `own` for an environment of ipexctl, else `other`; then dotted module names. Stdin: the script, or empty.
 → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
@@ -26,7 +26,10 @@ def can_import(name: str) -> bool:
 
 
 def find_spec(name: str, path: list[str] | None) -> Any:
-    """Importing importlib.util for its find_spec takes 5 ms."""
+    """Return the spec of a module below `path` (None for a top module), or None if no finder knows it.
+
+    As `importlib.util.find_spec`, whose import would take 5 ms.
+    """
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     try:
         return next((spec for finder in finders if (spec := finder.find_spec(name, path)) is not None), None)
@@ -46,6 +49,7 @@ def extend_search_path() -> None:
 
 
 def has_user_site() -> bool:
+    """True if this Python, without `-I`, would import packages from the account's `~/.local`."""
     if os.environ.get("PYTHONNOUSERSITE"):
         return False
     if sys.prefix == sys.base_prefix:
@@ -59,6 +63,7 @@ def has_user_site() -> bool:
 
 
 def find_syntax_error(source: bytes) -> dict[str, Any] | None:
+    """Return kind, message, line and column of the first syntax error, and this Python's version; None without one."""
     python = "{}.{}".format(*sys.version_info[:2])
     try:
         compile(source, "script", "exec", dont_inherit=True)

@@ -1,4 +1,6 @@
-"""Probes TCP ports between hosts: listens on a free port, connects to other hosts, and reports each attempt.
+"""Probe TCP ports between hosts: listen on a free port, connect to other hosts, and report each attempt.
+
+Lines of stdin, and the events that follow:
 
     ADDRESS TOKEN SECONDS: this host's internal address, and the time after which this process is killed
         → {"event": "ready", "port": N or null, "reason": why it can't listen}
@@ -7,7 +9,8 @@
 
 The program exits when stdin ends. A listener proves to everybody that it has the token, so another machine at the same
 address is noticed. A listener reads nothing, so no stranger can block it. Hosts run this source with `-c`, which is
-twice as fast as an agent from a zip. `socket`, `signal` and `collections` would take 7 of 17 ms on up to 128 nodes.
+twice as fast as an agent from a zip. `socket`, `signal` and `collections` would take 7 of 17 ms on up to 128 nodes, so
+their C modules are imported in their place.
 """
 
 from __future__ import annotations
@@ -39,10 +42,10 @@ _write_lock = _thread.allocate_lock()
 
 
 def listen(address: str, token: str) -> tuple[int | None, str]:
-    """Greet everybody who connects until this process exits; returns the port, or None and the reason."""
+    """Greet everybody who connects until this process exits; return the port, or None and the reason."""
     try:
-        found = _socket.getaddrinfo(_encoded(address), 0, 0, _socket.SOCK_STREAM)
-        family, kind, protocol, _, socket_address = found[0]
+        infos = _socket.getaddrinfo(_encoded(address), 0, 0, _socket.SOCK_STREAM)
+        family, kind, protocol, _, socket_address = infos[0]
         listener = _socket.socket(family, kind, protocol)
         listener.bind(socket_address)
         listener.listen(512)
@@ -70,23 +73,23 @@ def listen(address: str, token: str) -> tuple[int | None, str]:
 
 
 def _greeting(token: str, nonce: str) -> bytes:
-    """The nonce, and a proof that only a program with the token can make."""
+    """Return a line with the nonce, and a proof that only a program with the token can make."""
     proof = blake2b(nonce.encode(), key=token.encode()[:64], digest_size=32).hexdigest()
     return f"ipexctl {nonce} {proof}\n".encode()
 
 
 def _is_greeting(data: bytes, token: str) -> bool:
-    words = data.decode("ascii", "replace").split(" ")
-    return len(words) == 3 and _operator._compare_digest(data, _greeting(token, words[1]))
+    fields = data.decode("ascii", "replace").split(" ")
+    return len(fields) == 3 and _operator._compare_digest(data, _greeting(token, fields[1]))
 
 
 def _encoded(address: str) -> str | bytes:
-    """The address as bytes, because getaddrinfo would import a module to encode it (6 ms)."""
+    """Return the address as bytes, because getaddrinfo would import a module to encode text (6 ms)."""
     return address.encode() if address.isascii() else address
 
 
 def connect(address: str, port: int, token: str, seconds: float) -> tuple[str, str]:
-    """Connect once and wait for the greeting; returns a kind and a text.
+    """Connect once and wait for the greeting; return a kind and a text.
 
     Kinds: ok refused timeout noroute denied, wrong (no proof of the token), mute (no greeting in time), large-lost (the
     greeting arrives, and the large packets behind it do not), error.
@@ -114,9 +117,10 @@ def connect(address: str, port: int, token: str, seconds: float) -> tuple[str, s
 
 
 def _open_connection(address: str, port: int, seconds: float) -> _socket.socket:
+    """Connect to the first address of a name that answers. Raises the last OSError if none does."""
     problem = OSError("it has no address")
-    found = _socket.getaddrinfo(_encoded(address), port, 0, _socket.SOCK_STREAM)
-    for family, kind, protocol, _, socket_address in found:
+    infos = _socket.getaddrinfo(_encoded(address), port, 0, _socket.SOCK_STREAM)
+    for family, kind, protocol, _, socket_address in infos:
         connection = None
         try:
             connection = _socket.socket(family, kind, protocol)
@@ -132,12 +136,14 @@ def _open_connection(address: str, port: int, seconds: float) -> _socket.socket:
 
 
 def emit(event: str, **fields: str | int | None) -> None:
+    """Print an event as a line of JSON, written at once, because threads print, too."""
     values = ", ".join(f'"{name}": {_to_json(value)}' for name, value in {"event": event, **fields}.items())
     with _write_lock:
         os.write(1, f"{{{values}}}\n".encode())
 
 
 def _to_json(value: str | int | None) -> str:
+    """Return a value as JSON; the module `json` is imported only for text that needs it."""
     if isinstance(value, int):
         return str(value)
     if value is not None and value.isascii() and value.isprintable() and not {'"', "\\"} & set(value):
@@ -153,8 +159,9 @@ def report_attempt(number: int, address: str, port: int, token: str, seconds: fl
 
 
 def parse_order(line: bytes) -> tuple[float, list[tuple[str, int, str]]]:
-    seconds, *words = line.decode().split()
-    targets = [(words[first], int(words[first + 1]), words[first + 2]) for first in range(0, len(words), 3)]
+    """Return the seconds and the targets (address, port, token) of a line `SECONDS ADDRESS PORT TOKEN …`."""
+    seconds, *fields = line.decode().split()
+    targets = [(fields[first], int(fields[first + 1]), fields[first + 2]) for first in range(0, len(fields), 3)]
     return float(seconds), targets
 
 

@@ -1,10 +1,14 @@
-"""Measures to a few percent how fast this host computes, and how fast its links to other hosts are.
+"""Measure to a few percent how fast this host computes, and how fast its links to other hosts are.
+
+Actions, and the events that they print:
 
 host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16" | "rounded", "value": per second, "how",
            "is_busy"}, or {"event": "none", "reason"}, one per measurement; {"event": "loading"} before it imports torch
 serve    → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
 connect  reads lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
          → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
+
+All figures are short measurements on a machine that others may use, so `is_busy` tells when one may be too low.
 """
 
 from __future__ import annotations
@@ -29,18 +33,23 @@ _LONG_PRODUCT = 0.01
 _PREEMPTED = 1.2
 """Wall-clock time per processor time from which other programs have used this core."""
 _PING, _STREAM = b"ping..!\n", b"stream!\n"
+"""Messages of equal length: the server sends both back, and after the second one it reads a stream."""
 _MOST_BYTES = 256 << 20
+"""Bytes of a stream."""
 
 
 class SmokeRequest(TypedDict):
     """Request of `connect`, and base of the others."""
 
     lifetime: int
+    """Seconds after which the process is killed."""
 
 
 class SpeedRequest(SmokeRequest):
     cores: int
+    """Processors of the host that this account may use."""
     seconds: float
+    """Time for all measurements, without the import of torch."""
 
 
 class LinkServerRequest(SmokeRequest):
@@ -49,11 +58,13 @@ class LinkServerRequest(SmokeRequest):
 
 
 def limit_lifetime(request: SmokeRequest) -> None:
+    """Let the kernel kill this process after the request's lifetime, whatever the process does then."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(request["lifetime"])
 
 
 def measure_host(request: SpeedRequest, _: BinaryIO) -> Json:
+    """Report how fast this host copies memory and multiplies matrices; an event `none` says why a figure is missing."""
     limit_lifetime(request)
     cores, deadline = request["cores"], time.monotonic() + request["seconds"]
     is_loaded = os.getloadavg()[0] >= max(2.0, cores / 4)  # as doctor's activity.load
@@ -74,7 +85,11 @@ def measure_host(request: SpeedRequest, _: BinaryIO) -> Json:
 
 
 def copy_speed(cores: int) -> tuple[float, int]:
-    """Bytes per second, read plus written, with one process per core, at most sixteen; and the number of processes."""
+    """Return the bytes per second that processes on different cores read and write, and the number of processes.
+
+    One process per core, at most sixteen, and fewer if little memory is free; none (0) if it does not even suffice for
+    one.
+    """
     size, workers = 48 << 20, max(1, min(cores, 16))
     usable = available_memory()
     if usable is not None:
@@ -103,6 +118,7 @@ def copy_speed(cores: int) -> tuple[float, int]:
 
 
 def copy_alone(size: int) -> float:
+    """Return the bytes per second that this process reads and writes when it copies blocks of this size."""
     source, target = bytearray(b"x") * size, bytearray(size)
     target[:] = source  # allocates the pages
     count, started = 0, time.perf_counter()
@@ -113,6 +129,7 @@ def copy_alone(size: int) -> float:
 
 
 def available_memory() -> int | None:
+    """Return the bytes that programs can get without swapping; None if the kernel does not tell."""
     for line in read_text("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -120,6 +137,10 @@ def available_memory() -> int | None:
 
 
 def multiply_matrices(deadline: float, *, is_loaded: bool) -> None:
+    """Report the speed of products in float32, in bf16, and in float32 rounded to bf16; the last two with torch alone.
+
+    The time that importing torch takes does not count. Raises an ImportError without torch and numpy.
+    """
     left = deadline - time.monotonic()
     emit("loading")
     try:
@@ -132,19 +153,22 @@ def multiply_matrices(deadline: float, *, is_loaded: bool) -> None:
     torch.set_grad_enabled(False)
     deadline = time.monotonic() + left
 
-    def half(kind: Any) -> Callable[[int], Any]:
-        return lambda size: torch.full((size, size), 0.5, dtype=kind)
+    def matrix_of(dtype: Any) -> Callable[[int], Any]:
+        return lambda size: torch.full((size, size), 0.5, dtype=dtype)
 
-    emit_product("fp32", "torch", half(torch.float32), deadline, is_loaded)
+    emit_product("fp32", "torch", matrix_of(torch.float32), deadline, is_loaded)
     if time.monotonic() < deadline:
-        emit_product("bf16", "torch", half(torch.bfloat16), deadline, is_loaded)
+        emit_product("bf16", "torch", matrix_of(torch.bfloat16), deadline, is_loaded)
     if time.monotonic() < deadline and hasattr(torch, "set_float32_matmul_precision"):
         torch.set_float32_matmul_precision("medium")  # bf16 inputs, in torch 2.3 or newer on CPUs
-        emit_product("rounded", "torch", half(torch.float32), deadline, is_loaded)
+        emit_product("rounded", "torch", matrix_of(torch.float32), deadline, is_loaded)
 
 
 def emit_product(kind: str, library: str, make: Callable[[int], Any], deadline: float, is_loaded: bool) -> None:
-    """Report operations per second of processor time on one core, for square matrices that take long enough."""
+    """Report the operations per second of processor time on one core, for square matrices that take long enough.
+
+    `make`: returns a matrix of a size.
+    """
     size = 256
     while True:
         matrix = make(size)
@@ -162,23 +186,24 @@ def emit_product(kind: str, library: str, make: Callable[[int], Any], deadline: 
 
 
 def processor_time(matrix: Any) -> float:
+    """Return the seconds of processor time that multiplying the matrix by itself takes."""
     started = time.process_time()
     matrix @ matrix
     return max(1e-6, time.process_time() - started)
 
 
 class LinkServer(AuthenticatingServer):
-    """Sends each word back, then reads a stream to its end and sends how fast the stream was."""
+    """Sends each message back; after `_STREAM`, reads a stream to its end and sends its bits per second."""
 
     def handle(self, lines: ProvenLines) -> None:
         conn = lines.conn
         conn.settimeout(2)
         with conn.makefile("rb") as stream:
-            while (word := stream.read(len(_STREAM))) != _STREAM:
-                if not word:
+            while (message := stream.read(len(_STREAM))) != _STREAM:
+                if not message:
                     return
-                conn.sendall(word)
-            conn.sendall(word)
+                conn.sendall(message)
+            conn.sendall(message)
             count, buffer = 0, bytearray(1 << 20)
             started = time.perf_counter()
             while received := stream.readinto(buffer):
@@ -187,6 +212,7 @@ class LinkServer(AuthenticatingServer):
 
 
 def serve(request: LinkServerRequest, stdin: BinaryIO) -> Json:
+    """Answer the measurements of other hosts until stdin ends. The event `ready` has the port, or why there is none."""
     limit_lifetime(request)
     try:
         server = LinkServer(request["address"], request["token"], LINK_SPEED)
@@ -199,6 +225,10 @@ def serve(request: LinkServerRequest, stdin: BinaryIO) -> Json:
 
 
 def measure_link(address: str, port: int, token: str, seconds: float) -> Json:
+    """Return the median seconds of a round trip, and the bits per second of a stream of at most `seconds`.
+
+    Raises an OSError or a ValueError if the server is lost or does not have the token.
+    """
     conn = connect(address, port, token, LINK_SPEED, patience=1.0, reply_time=1.0).conn
     with conn, conn.makefile("rb") as stream:
         conn.settimeout(1 + seconds)
@@ -216,15 +246,17 @@ def measure_link(address: str, port: int, token: str, seconds: float) -> Json:
         return {"round_trip": sorted(trips)[len(trips) // 2], "bits": float(stream.readline(64))}
 
 
-def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
+def round_trip(conn: socket.socket, stream: BinaryIO, message: bytes) -> float:
+    """Return the seconds until a message has come back. Raises a ConnectionError if it does not."""
     started = time.perf_counter()
-    conn.sendall(word)
-    if stream.read(len(word)) != word:
+    conn.sendall(message)
+    if stream.read(len(message)) != message:
         raise ConnectionError("the connection was closed")
     return time.perf_counter() - started
 
 
 def measure_links(request: SmokeRequest, stdin: BinaryIO) -> Json:
+    """Measure the links that each line of stdin names, and report a result for each; stop when stdin ends."""
     limit_lifetime(request)
     for line in stdin:
         all_seconds, targets = parse_order(line)

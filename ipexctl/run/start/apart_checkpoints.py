@@ -1,5 +1,7 @@
-"""Whether the hosts of a run that resumes without `--checkpoint` have different checkpoints, because only rank 0 of an
-earlier run wrote or deleted there: the ranks then resume from different steps, and fail or wait for each other.
+"""Find out whether the ranks of a resumed script would load different checkpoints on different hosts.
+
+Without `--checkpoint`, nothing copies checkpoints between hosts. If rank 0 of an earlier run wrote or deleted them on
+one host only, the ranks resume from different steps, and then fail or wait for each other.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
 
-_FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
-_NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)
-_OFF: Final = frozenset({"false", "no", "none", "0", "never"})
+_RESUME_OPTION: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
+_CHOOSES_ITSELF: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)
+_DOES_NOT_RESUME: Final = frozenset({"false", "no", "none", "0", "never"})
 _MAX_PLACES: Final = 50
 _MAX_FOUND: Final = 1000
 _ABOVE: Final = ("*/", "*/*/")
-"""A script may join a file's name to its directory."""
+"""A script often joins a file's name to a directory, so files are also looked for one and two directories deeper."""
 _MAX_RECORDS: Final = 8
 _CHECKPOINT: Final = re.compile(r"(?P<kind>(?:checkpoint|step|epoch)[-_])(?P<number>[0-9]{1,12})")
 _SCRIPT: Final = """\
@@ -47,27 +49,31 @@ done | head -n {maximum}
 
 
 class HostCheckpoints(NamedTuple):
+    """Checkpoints on one host. Paths are relative to the working directory."""
+
     names: frozenset[str] = frozenset()
-    """Directories with the number of a step in their name."""
+    """Directories with the number of a step in their name, as `out/checkpoint-500`."""
     has_path: bool = False
+    """True if the host has the path that the resume option names."""
     files: frozenset[str] = frozenset()
-    """Checkpoints that the script names."""
+    """Files that the script names and that exist."""
 
 
 def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
+    """Return the first option such as `--resume_from_checkpoint`; None if there is none, or if its value is `false`."""
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        if _FLAG.fullmatch(name):
+        if _RESUME_OPTION.fullmatch(name):
             following = argv[at + 1] if at + 1 < len(argv) and not argv[at + 1].startswith("-") else ""
             value = value if equals else following
-            if value.lower() in _OFF:
+            if value.lower() in _DOES_NOT_RESUME:
                 return None
-            return ResumeFlag(name, "" if _NO_PATH.fullmatch(value) else posixpath.normpath(value))
+            return ResumeFlag(name, "" if _CHOOSES_ITSELF.fullmatch(value) else posixpath.normpath(value))
     return None
 
 
 def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFlag | None:
-    """The PATH that the script's last run had for `--checkpoint`."""
+    """Return the PATH that the last run of this script had for `--checkpoint`: the script may load it again."""
     of_project = [record for record in reversed(records) if record.project == str(spec.project.root)]
     for record in of_project[:_MAX_RECORDS]:
         path = record.plan.asked.checkpoint
@@ -80,7 +86,10 @@ def earlier_checkpoint(spec: RunSpec, records: Sequence[RunRecord]) -> ResumeFla
 def check_resumed(
     nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool, records: Sequence[RunRecord]
 ) -> ApartHosts | None:
-    """One round trip for a script that may resume without `--checkpoint` on several hosts."""
+    """Return how the checkpoints of the hosts differ; None if they do not, or if the script does not resume.
+
+    Takes one round trip to each host, and none with `--checkpoint`, on one host, or if nothing hints at a checkpoint.
+    """
     if spec.asked.checkpoint or len(nodes) < 2:
         return None
     argv, script = fill_run(spec.asked.argv[1:], plan.first_run), spec.project.script
@@ -104,14 +113,22 @@ def check_resumed(
 
 
 def search_script(flag: ResumeFlag | None, argv: Sequence[str], cwd: str, named: Sequence[str] = ()) -> str:
-    """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
-    places, path = shlex.join(places_in(argv)), shlex.quote(flag.path if flag is not None else "")
-    quoted = ["*".join(shlex.quote(part) for part in name.split("*")) for name in named]
-    files = " ".join(" ".join((name, *(above + name.lstrip("/") for above in _ABOVE))) for name in quoted)
-    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, files=files, maximum=_MAX_FOUND)
+    """Return the sh script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
+    patterns: list[str] = []
+    for name in named:
+        pattern = "*".join(shlex.quote(part) for part in name.split("*"))  # `*` stays a wildcard
+        patterns += [pattern, *(above + pattern.lstrip("/") for above in _ABOVE)]
+    return _SCRIPT.format(
+        cwd=shlex.quote(cwd),
+        path=shlex.quote(flag.path if flag is not None else ""),
+        places=shlex.join(places_in(argv)),
+        files=" ".join(patterns),
+        maximum=_MAX_FOUND,
+    )
 
 
 def places_in(argv: Sequence[str]) -> list[str]:
+    """Return the arguments and values of options that may be paths."""
     values = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
     paths = [posixpath.normpath(value) for value in values if value and value.isprintable()]
     return [f"./{path}" if path.startswith("-") else path for path in dict.fromkeys(paths)][:_MAX_PLACES]
@@ -126,7 +143,7 @@ def parse_checkpoints(output: str) -> HostCheckpoints:
 
 
 def find_differing(script: str, found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
-    """A checkpoint that only some hosts have, because rank 0 of an earlier run wrote it there."""
+    """Return a file that the script names and that only some hosts have: rank 0 of an earlier run wrote it there."""
     files = sorted({file for host in found.values() for file in host.files})
     for file in files:
         having = [name for name, host in found.items() if file in host.files]
@@ -137,7 +154,7 @@ def find_differing(script: str, found: Mapping[str, HostCheckpoints]) -> ApartHo
 
 
 def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
-    """Which hosts have another newest checkpoint, or lack the one that the flag names; None if they agree."""
+    """Return how the hosts differ: some lack the path of the flag, or their newest checkpoints differ. Else None."""
     lacking = [name for name, host in found.items() if not host.has_path]
     having = [name for name, host in found.items() if host.has_path]
     if flag.path and having and lacking:
@@ -160,7 +177,7 @@ def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCh
 
 
 def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
-    """A directory and the kind of name → the highest number."""
+    """Return for each directory and kind of name, as `out` and `checkpoint-`, the highest number."""
     newest: dict[tuple[str, str], int] = {}
     for name in host.names:
         place, last = posixpath.split(name)

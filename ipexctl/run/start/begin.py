@@ -1,6 +1,11 @@
-"""Starts a planned run: the supervisor on node0, job files and starters on the other hosts, then the launcher. While
-the project is compared, the supervisor starts, and each home gets RUNDIR/agent.zip, the run's own copy of the agent,
-or a copy with bytecode from an earlier run. Token and secrets travel by stdin into files of mode 0600.
+"""Start a planned run on the hosts, in three steps that `pipeline.py` calls one after the other:
+
+1. `Launch.start_supervisor`: the supervisor starts on node0, and each home gets RUNDIR/agent.zip, this run's own copy
+   of the agent. Both happen in the background while the project is uploaded.
+2. `Launch.upload_jobs`: the other hosts get their job files, and their starters if the run has them.
+3. `Launch.start_launcher`: the supervisor starts the ranks.
+
+The token and the secrets travel over stdin into files of mode 0600, so that no command line shows them.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, HomeJob, Listen, StarterContact, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
-from ipexctl.node.common.records import RunStatus
+from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.cancel import Cancel, Deadline, cleaning
 from ipexctl.remote.command import Command
@@ -45,9 +50,9 @@ from ipexctl.run.starters import begin_starter, unpack_line
 from ipexctl.run.stop import stop
 
 HOOKS: Final = {"hooks/sitecustomize.py": "run.rank.sitecustomize", "hooks/ipexctl_hooks.py": "run.rank.rank_hooks"}
-"""Files that every Python of a rank imports, in a directory of their own."""
+"""Path in the run's directory → module of the agent. Every Python process of a rank imports these files."""
 IN_RANK: Final = "hooks/ipexctl_inrank"
-"""Where the hooks find the package `inrank/`, which they import under this name."""
+"""Path of the package `inrank/` in the run's directory. The hooks import it as `ipexctl_inrank`."""
 _IN_RANK_SOURCE: Final = Path(__file__).parents[2] / "inrank"
 
 
@@ -59,123 +64,142 @@ class File:
 
 
 class Launch:
-    """One start of a run. Hosts that share a home get its files once."""
+    """The start of one run. Hosts that share a home get its files once, through one of them."""
 
     def __init__(self, record: RunRecord, pool: SessionPool, retention: RetentionLimits | None = None) -> None:
-        """The plan may have no directory yet. `retention`: limits by which older runs are pruned; None keeps them."""
+        """Prepare the files of the run; nothing is sent yet, and the plan may still lack its working directory.
+
+        `retention`: limits for pruning older runs in the homes; None keeps all of them.
+        """
         self._record, self._plan, self._pool, self._retention = record, record.plan, pool, retention
         plan = self._plan
         self._hosts = {host.name: host for host in record.nodes}
+        # One host for each home. The first is node0.
         self._node0, *self._others = (self._hosts[name] for name in plan.leaders)
         self._token = secrets.token_hex(32)
         self._job = HomeJob(plan.rundir, self._token)
         self._stdin = StdinQueue()
         self._may_run = False
-        self._agent = _agent_files(plan)
+        """True once the supervisor may have received the command to start the ranks."""
+        self._agent_files = _agent_files(plan)
         self._cancel = Cancel()
-        self._on_frame: Callable[[Frame], None] = lambda _: None  # before the run is followed
+        self._on_frame: Callable[[Frame], None] = lambda _: None
+        """Called with the run's output once `follow` was called."""
         self._listening: Future[Mapping[str, Any]] = Future()
+        """Event with the port on which the supervisor listens for the ranks."""
         self._started: Future[Mapping[str, Any]] = Future()
-        self._supervisor: Future[Reply] = Future()
-        self._agents: Future[list[Outcome[Host, None]]] = Future()
+        """Event that says that the supervisor has started the run."""
+        self._supervisor_call: Future[Reply] = Future()
+        self._agent_uploads: Future[list[Outcome[Host, None]]] = Future()
 
     def start_supervisor(self) -> None:
-        """Call it first. While the rest is made ready, the supervisor on node0 listens and waits for its job, and the
-        other homes get the agent."""
-        self._supervisor = run_in_background(self._call_supervisor, "supervisor")
-        self._agents = run_in_background(self._upload_agents, "agents")
+        """Start the supervisor on node0 and upload the agent to the other homes, both in the background.
+
+        The supervisor listens for ranks and waits until `start_launcher` gives it the job.
+        """
+        self._supervisor_call = run_in_background(self._call_supervisor, "supervisor")
+        self._agent_uploads = run_in_background(self._upload_agents, "agents")
 
     def _upload_agents(self) -> list[Outcome[Host, None]]:
         command = Command(unpack_script(self._plan, self._retention), f"make {self._plan.rundir}")
-        files = packed(self._agent)
-        return list(self._pool.each(self._others, lambda _, session: self._unpack(session, command, files)))
+        archive = make_tar(self._agent_files)
+        return list(self._pool.each(self._others, lambda _, session: self._unpack(session, command, archive)))
 
-    def _unpack(self, session: Session, command: Command, files: bytes) -> None:
-        result = capture(session, command, stdin=io.BytesIO(files), silence=PATIENCE)
-        if not result.ended.ok:
-            lines = result.stderr.decode(errors="replace").strip().splitlines()
-            if lines and (refused := home_refusal(lines[-1], self._plan.home)) is not None:
-                raise refused
-            reason, fix = explain_stderr(result.stderr)
-            raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
+    def _unpack(self, session: Session, command: Command, archive: bytes) -> None:
+        """Run a command that unpacks the archive. Raises a HostError if it fails."""
+        result = capture(session, command, stdin=io.BytesIO(archive), silence=PATIENCE)
+        if result.ended.ok:
+            return
+        lines = result.stderr.decode(errors="replace").strip().splitlines()
+        if lines and (refused := home_refusal(lines[-1], self._plan.home)) is not None:
+            raise refused
+        reason, fix = explain_stderr(result.stderr)
+        raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
 
     def upload_jobs(self, plan: Plan, secrets: Mapping[str, str]) -> None:
-        """One round trip to each other host: its job, if the home has none yet, and its starter, which ends with the
-        supervisor that waits. The supervisor, which listens at the end, writes the files of node0's home. Raises a
-        StartError. `plan`: the final one.
+        """Send the job files, and begin the host starters, in one round trip to each host. Raises a StartError.
+
+        `plan` is final: the hosts get it as plan.json. node0 gets its job from `start_launcher`, because the supervisor
+        writes the files of its home.
         """
         self._plan, self._job = plan, self._job._replace(secrets=secrets, bytecode=bytecode_path(plan))
-        _raise_first(self._agents.result())
+        _raise_first(self._agent_uploads.result())
         listening = self._wait_for(self._listening)
         local, port = str(listening.get("local") or ""), int(listening.get("port") or 0)
         contact = StarterContact(self._token, local, port)
-        jobs = jobs_of(plan, self._job)
         document = File("plan.json", plan_text(plan).encode())
-        reserved = [File(RESERVED_FILE, b"")] if plan.has_pool and not plan.has_starters else []
+        jobs = jobs_of(plan, self._job)
 
         def upload(host: Host, session: Session) -> None:
-            files = b""
+            archive = b""
             if host in self._others:
-                own = jobs.get(plan.stores[host.name])
-                job = reserved if own is None else [File("job.json", json.dumps(own._asdict()).encode())]
-                files = packed([document, *job])
+                job = jobs.get(plan.stores[host.name])
+                archive = make_tar([document, *_job_files(plan, job)])
             if plan.has_starters:
-                begin_starter(session, plan, contact, files)
+                begin_starter(session, plan, contact, archive)
             else:
-                self._unpack(session, Command(unpack_line(plan, len(files)), f"write to {plan.rundir}"), files)
+                self._unpack(session, Command(unpack_line(plan, len(archive)), f"write to {plan.rundir}"), archive)
 
-        with_starters = [self._hosts[host.name] for host in plan.all_hosts if host.name != plan.node0]
-        hosts = with_starters if plan.has_starters else []
-        _raise_first(self._pool.each([*self._others, *(host for host in hosts if host not in self._others)], upload))
+        hosts = list(self._others)
+        if plan.has_starters:  # each host has one, also a host whose home got its files through another host
+            started = [self._hosts[host.name] for host in plan.all_hosts if host.name != plan.node0]
+            hosts += [host for host in started if host not in hosts]
+        _raise_first(self._pool.each(hosts, upload))
 
     def start_launcher(self, connectivity: ConnectivityRecord | None, notify: str = "") -> None:
-        """From then on the run continues on its own. Raises a StartError."""
-        self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
-        checked = None if connectivity is None else connectivity._asdict()
-        job = self._job._asdict()
-        self._send({"plan": to_json(self._plan), "job": job, "connectivity": checked, "notify": notify})
+        """Give the supervisor its job and wait until it has started the ranks. Raises a StartError.
+
+        From then on the run continues on its own, whatever happens to this call.
+        """
+        self._may_run = not self._supervisor_call.done()  # a supervisor that is lost by now gets no command
+        self._send(
+            {
+                "plan": to_json(self._plan),
+                "job": self._job._asdict(),
+                "connectivity": None if connectivity is None else connectivity._asdict(),
+                "notify": notify,
+            }
+        )
         self._wait_for(self._started)
 
     def follow(self, request: FollowRequest, on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
-        """Follow the started run to its end over the connection that started it."""
+        """Follow the started run to its end, over the connection that started it."""
         self._on_frame = on_frame
         self._send(request)
         with cancel.waking(self._cancel.throw):
-            return self._supervisor.result()
+            return self._supervisor_call.result()
 
     def leave(self) -> None:
-        """End the supervisor's call; the started run continues on its own."""
+        """Close the connection to the supervisor. A started run continues."""
         self._stdin.end()
 
     def _send(self, request: object) -> None:
         self._stdin.send(json.dumps(request).encode() + b"\n")
 
     def abandon(self) -> frozenset[str]:
-        """End a waiting supervisor and remove the files of the run; return the hosts that still have them."""
+        """End a supervisor that still waits for its job, and remove the run's directory on all hosts.
+
+        Returns the hosts that could not be reached, and still have the directory.
+        """
         self._stdin.end()
-        if self._pool.cancel.thrown or wait((self._supervisor,), CANCEL_CLEANUP).not_done:
+        if self._pool.cancel.thrown or wait((self._supervisor_call,), CANCEL_CLEANUP).not_done:
             self._cancel.throw()
-        wait((self._supervisor,))
-        wait((self._agents,))
+        wait((self._supervisor_call,))
+        wait((self._agent_uploads,))
         rundir = shlex.quote(self._plan.rundir)
         return clean_up((self._node0, *self._others), walk_to(self._plan.rundir) + f"rm -rf {rundir}", self._pool)
 
     def _call_supervisor(self) -> Reply:
+        """Run the supervisor on node0, and return its reply when it exits. Runs in a background thread."""
         plan = self._plan
-        files = packed([*self._agent, *_files(plan, is_everywhere=False)])
-        request = Listen(plan.rundir, plan.hosts[0].address, self._token)
-        script = unpack_script(plan, self._retention, f"head -c {len(files)} |")
-        # Other accounts read these words there (`ipexctl ps -H`).
-        limit = plan.asked.time_limit
-        words = [] if limit is None else [f"limit={math.ceil(limit)}"]
-        call = json.dumps({"script": plan.asked.script[:80], "tag": plan.asked.tag or ""})
-        words.append("call=" + call.replace('\\"', "\\u0022"))  # runs.sh takes texts without quotes
-        script += program_line(plan, "run.supervisor", plan.node0, *words)
+        archive = make_tar([*self._agent_files, *_planned_files(plan, is_everywhere=False)])
+        script = unpack_script(plan, self._retention, f"head -c {len(archive)} |")
+        script += program_line(plan, "run.supervisor", plan.node0, *_words_for_ps(plan))
         return call_line(
             self._pool.session(self._node0),
             Command(script, f"run the supervisor in {plan.rundir}"),
-            files,
-            request._asdict(),
+            archive,
+            Listen(plan.rundir, plan.hosts[0].address, self._token)._asdict(),
             stdin=self._stdin,
             on_event=self._on_event,
             on_frame=lambda frame: self._on_frame(frame),
@@ -187,31 +211,39 @@ class Launch:
             if event.get("event") == name and not future.done():
                 future.set_result(event)
 
-    def _wait_for(self, future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
+    def _wait_for(self, event: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Wait for an event of the supervisor.
+
+        Raises a StartError if the supervisor exits, is lost, or does not send the event in time.
+        """
         with self._pool.cancel.waking(self._cancel.throw):
-            futures: tuple[Future[Any], ...] = (future, self._supervisor)
+            futures: tuple[Future[Any], ...] = (event, self._supervisor_call)
             wait(futures, PATIENCE, FIRST_COMPLETED)
-            is_late = not (future.done() or self._supervisor.done())
+            is_late = not (event.done() or self._supervisor_call.done())
             if is_late:
                 self._cancel.throw()
-                wait((self._supervisor,))
-        if future.done():
-            return future.result()
+                wait((self._supervisor_call,))
+        if event.done():
+            return event.result()
         try:
             if is_late:
                 raise TimedOut(f"the supervisor did not start within {PATIENCE:g} s")
-            self._supervisor.result()
+            self._supervisor_call.result()
             raise HostError("the supervisor ended before it had started the run")
         except HostError as error:
-            failure = StartFailure.of_host(self._plan.node0, error)
-            is_lost = self._may_run and isinstance(error, (AgentEnded, Cancelled, TimedOut, Unreachable))
-            if is_lost and not self._is_stopped(error):
-                fix = Fix(f"it may run: `ipexctl ps` shows it, `ipexctl stop {self._plan.id}` stops it")
-                failure = replace(failure, fix=fix, is_unsure=True)
-            raise StartError(failure) from None
+            raise StartError(self._failure_of_supervisor(error)) from None
+
+    def _failure_of_supervisor(self, error: HostError) -> StartFailure:
+        """Return the failure to report. If the run may have started nevertheless, try to stop it first."""
+        failure = StartFailure.of_host(self._plan.node0, error)
+        is_connection_lost = isinstance(error, (AgentEnded, Cancelled, TimedOut, Unreachable))
+        if not self._may_run or not is_connection_lost or self._is_stopped(error):
+            return failure
+        fix = Fix(f"it may run: `ipexctl ps` shows it, `ipexctl stop {self._plan.id}` stops it")
+        return replace(failure, fix=fix, is_unsure=True)
 
     def _is_stopped(self, error: HostError) -> bool:
-        """Stop a run that may have started before the connection was lost; False if that is not confirmed."""
+        """Stop the run if it has started although the connection was lost. True if it certainly does not run."""
         rundir, node0 = self._plan.rundir, self._node0
         if isinstance(error, Unreachable):
             self._pool.forget(node0)
@@ -219,9 +251,10 @@ class Launch:
         find_status = Command(f"test -e {shlex.quote(rundir)}/status.json", "look for the record")
         try:
             session = self._pool.session(node0)
-            session.cancel, session.timeout = None, 15.0  # this call may be cancelled by now
+            # The call may have been cancelled: the session must work in spite of that, with a limit of its own.
+            session.cancel, session.timeout = None, 15.0
             while not capture(session, find_status, timeout=10).ended.ok:
-                if time.monotonic() > until:  # the supervisor did not receive the command to start
+                if time.monotonic() > until:  # without status.json, the supervisor has not received its job
                     return True
                 time.sleep(0.3)
             return stop(session, self._record, wait=10).status.is_over
@@ -229,8 +262,34 @@ class Launch:
             return False
 
 
+def _job_files(plan: Plan, job: HomeJob | None) -> list[File]:
+    """Return the file with the job of the ranks in a home.
+
+    A home without ranks has no job. But if its hosts may replace lost ones, and no starter process shows there that the
+    run is not over, it gets an empty file that shows this.
+    """
+    if job is not None:
+        return [File("job.json", json.dumps(job._asdict()).encode())]
+    return [File(RESERVED_FILE, b"")] if plan.has_pool and not plan.has_starters else []
+
+
+def _words_for_ps(plan: Plan) -> list[str]:
+    """Return arguments for the supervisor that it ignores: other accounts read them from its command line.
+
+    `ipexctl ps -H` shows these accounts when the run will end and what it is.
+    """
+    time_limit = plan.asked.time_limit
+    words = [] if time_limit is None else [f"limit={math.ceil(time_limit)}"]
+    call = json.dumps({"script": plan.asked.script[:80], "tag": plan.asked.tag or ""})
+    escaped = call.replace('\\"', "\\u0022")  # facts/probe/runs.sh cannot parse a quote inside a text
+    return [*words, f"call={escaped}"]
+
+
 def bytecode_path(plan: Plan) -> str:
-    """Path of the agent with bytecode, which an earlier run of this version left in a home."""
+    """Return the path of a copy of the agent that contains bytecode; empty if the Python's version is unknown.
+
+    An earlier run of this version of ipexctl may have left the copy in the home.
+    """
     if not plan.python_version:
         return ""
     digest = hashlib.sha256(agent_zip(*_agent_folders(plan))).hexdigest()
@@ -238,20 +297,23 @@ def bytecode_path(plan: Plan) -> str:
 
 
 def unpack_script(plan: Plan, retention: RetentionLimits | None = None, source: str = "") -> str:
-    """Lines of sh that unpack a home's private files and prune older runs there."""
+    """Return the sh script that creates the run's directory in a home, unpacks its files there, and prunes older runs.
+
+    `source`: what comes before `tar` in the pipe; without it, tar reads all of stdin. It fails if another account could
+    change the home, so that nothing runs from there.
+    """
     rundir, bytecode = shlex.quote(plan.rundir), bytecode_path(plan)
     use_bytecode = ""
-    if bytecode:  # without it each rank compiles the agent (40 ms)
+    if bytecode:  # without the copy, each rank spends 40 ms on compiling the agent
         origin, target = shlex.quote(bytecode), shlex.quote(f"{plan.rundir}/agent.zip")
         use_bytecode = f"cp {origin} {target}.part 2>/dev/null && mv -f {target}.part {target} || rm -f {target}.part"
-    # Bytecode that a rank's Python adds is private, too.
-    # No program is started where another account can change it, and no run is made among files of others.
     script = use_home_or_fail(plan.home, "runs")
-    # In a subshell: the supervisor, and with it node0's ranks, keep the umask of the login.
+    # Ranks write bytecode of the hooks into __pycache__: made here, it is private, too.
     directories = ("hooks", IN_RANK) if _needs_in_rank(plan) else ("hooks",)
     caches = " && ".join(f"make_private {rundir}/{directory}/__pycache__" for directory in directories)
+    # The umask is set in a subshell: the supervisor, and so node0's ranks, must keep the umask of the login.
     script += f"(umask 077; {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
-    # Retention on another host with this home, which does not see these ranks, reads `machine`.
+    # Retention may run on another host with this home, where it cannot see these ranks; `machine` says where they are.
     script += f"uname -n >{rundir}/machine\n{use_bytecode}\n:) || exit 1\n"
     if retention is not None:
         script += background_prune(retention, plan.home, plan.python, plan.id) + "\n"
@@ -259,10 +321,12 @@ def unpack_script(plan: Plan, retention: RetentionLimits | None = None, source: 
 
 
 def _needs_in_rank(plan: Plan) -> bool:
+    """True if the ranks import the package `inrank/`."""
     return plan.adds_up or plan.asked.meter or plan.world_size > 1
 
 
 def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:
+    """Raise the first failure as a StartError that names all hosts that failed."""
     failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
     if failures:
         hosts = tuple(name for failure in failures for name in failure.hosts)
@@ -270,7 +334,8 @@ def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset[str]:
-    """Run a line of sh on every host that answers, even after a cancel; return the other hosts."""
+    """Run an sh script on the hosts, even if the call was cancelled. Return the hosts that could not be reached, or
+    whose session failed; the script's exit status is not looked at."""
 
     def run(host: Host) -> None:
         if pool.session(host).is_stuck:
@@ -283,49 +348,60 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
 
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
-    """For a run that failed or was stopped before all ranks had read their token and secrets."""
+    """Remove token and secrets of a run that failed or was stopped before all ranks had read, and so removed, them."""
     names = hosts_with_job_files(record, read_final_status(RunRegistry().directory / record.id))
     rundir = shlex.quote(record.rundir)
     clean_up([host for host in hosts if host.name in names], f"rm -f {rundir}/job.json {rundir}/job.*.json", pool)
 
 
-def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:
-    """The hosts that may still have the job file. Pure. A rank wrapper that has reached the supervisor removes it, so
-    such a host is not contacted again: connecting to one that was cut off takes the whole timeout. A killed wrapper
-    leaves the file for a restart, as do all of a stopped attempt.
+def hosts_with_job_files(record: RunRecord, final_status: RunStatus | None) -> frozenset[str]:
+    """Return the hosts that may still have the job file. Pure.
+
+    A rank wrapper removes the file once it has reached the supervisor. Such a host is not returned, because connecting
+    to a host that was cut off takes the whole timeout. The file stays for a restart if the wrapper was killed, and on
+    all hosts if the attempt was stopped. `final_status`: None if it is unknown; then all hosts may have the file.
     """
-    if ended is None:
+    if final_status is None:
         return frozenset(record.hosts)
-    for_restart = ended.attempt < ended.restarts
-    is_left = for_restart and ended.state == "stopped"
-    left = {
-        rank.host for rank in ended.ranks if is_left or rank.wrapper is None or (for_restart and rank.state == "lost")
-    }
-    return frozenset(record.hosts) & left
+    can_restart = final_status.attempt < final_status.restarts
+    was_stopped = can_restart and final_status.state == "stopped"
+
+    def may_be_left(rank: RankStatus) -> bool:
+        was_killed = can_restart and rank.state == "lost"
+        return was_stopped or rank.wrapper is None or was_killed
+
+    return frozenset(record.hosts) & {rank.host for rank in final_status.ranks if may_be_left(rank)}
 
 
 def _agent_files(plan: Plan) -> list[File]:
-    """The run's own copy of the agent, which upgrades do not touch."""
+    """Return what every home gets: the agent, the hooks of the ranks, and planned files.
+
+    It is this run's own copy, so an upgrade of ipexctl does not change a running training.
+    """
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
     agent = File("agent.zip", agent_zip(*_agent_folders(plan)))
     in_rank = in_rank_files() if _needs_in_rank(plan) else ()
-    return [agent, *hooks, *in_rank, *_files(plan, is_everywhere=True)]
+    return [agent, *hooks, *in_rank, *_planned_files(plan, is_everywhere=True)]
 
 
-def _files(plan: Plan, *, is_everywhere: bool) -> list[File]:
-    return [File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == is_everywhere]
+def _planned_files(plan: Plan, *, is_everywhere: bool) -> list[File]:
+    """Return the files of the plan that every home gets, or those that only node0's home gets."""
+    return [
+        File(file.name, file.text.encode(), file.mode) for file in plan.files if file.is_everywhere == is_everywhere
+    ]
 
 
 def in_rank_files() -> list[File]:
-    """The package `inrank/` under the name by which the hooks import it."""
+    """Return the package `inrank/` under the name by which the hooks import it."""
     return [File(f"{IN_RANK}/{path.name}", path.read_bytes()) for path in sorted(_IN_RANK_SOURCE.glob("*.py"))]
 
 
 def _agent_folders(plan: Plan) -> tuple[str, ...]:
+    """Return the folders of the agent that the run needs; `files` only if hosts exchange files during the run."""
     return ("run", "files") if plan.exchanged or plan.has_pool else ("run",)
 
 
-def packed(files: Sequence[File]) -> bytes:
+def make_tar(files: Sequence[File]) -> bytes:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for file in files:

@@ -1,8 +1,10 @@
-"""Checks before a run starts that node0 and each node can connect, at the ports of ranks, in both directions.
-mpirun's own error for a blocked port comes after minutes and names neither host nor port.
-Connections that worked in the last 10 minutes are not tried again, by a digest of everything a check depends on. The
-record is a file in node0's home (`CONNECTIVITY_FILE`): the start of ranks removes it, and the supervisor writes it
-after a successful run.
+"""Check before a run starts that node0 and each other node can connect to each other, on ports as the ranks use them.
+
+Without the check, a blocked port shows minutes later as an error of mpirun that names neither host nor port.
+
+Connections that worked in the last 10 minutes are not checked again, if nothing that they depend on has changed
+(`connectivity_key`). node0 keeps the record in its home (`CONNECTIVITY_FILE`): it is removed when ranks start, and the
+supervisor writes it again after a successful run, so a run that failed is always followed by a check.
 """
 
 from __future__ import annotations
@@ -51,12 +53,13 @@ _PROBLEMS: Final = {
 
 class NodeResult(NamedTuple):
     kind: str
-    """`ok`; `back`: no connection to node0; `there`: no connection from node0."""
+    """`ok`; `back`: the node cannot connect to node0; `there`: node0 cannot connect to the node."""
     text: str = ""
+    """The problem and the port; empty for `ok`."""
 
 
 def read_earlier_check(session: Session, home: str) -> EarlierCheck:
-    """One round trip; `home` may begin with `~/`."""
+    """Read node0's record of the last check, in one round trip. `home` may begin with `~/`."""
     directory = shlex.quote(home.removeprefix("~/"))  # sessions start in the home directory
     script = walk_to(f"{home}/runs") + f"cat -- /proc/uptime {directory}/runs/{CONNECTIVITY_FILE} 2>/dev/null\nexit 0"
     result = capture(session, Command(script, "read node0's last check"), silence=PATIENCE)
@@ -64,7 +67,7 @@ def read_earlier_check(session: Session, home: str) -> EarlierCheck:
 
 
 def parse_earlier_check(text: str) -> EarlierCheck:
-    """Parse what node0 sent. A doubtful record counts as missing. Pure."""
+    """Parse the uptime of node0 and the record below it. A doubtful record counts as missing. Pure."""
     uptime, _, document = text.partition("\n")
     try:
         seconds = float(uptime.split()[0])
@@ -74,17 +77,24 @@ def parse_earlier_check(text: str) -> EarlierCheck:
         record = Reply(parse_object(document)).decode(ConnectivityRecord)
     except (HostError, ValueError):
         return EarlierCheck(uptime=seconds)
-    return EarlierCheck(record if record.checked <= seconds else None, seconds)
+    is_of_this_boot = record.checked <= seconds
+    return EarlierCheck(record if is_of_this_boot else None, seconds)
 
 
 def check_connectivity(hosts: Sequence[Host], context: Gathered, pool: SessionPool) -> ConnectivityRecord | None:
-    """One round trip to each host; None for a single host. Raises a StartError."""
+    """Check the connections between the hosts in one round trip to each, unless an earlier check still counts.
+
+    Returns the record that the supervisor writes after a successful run; None for a single host, and if hosts cannot be
+    identified. Raises a StartError if a connection fails.
+    """
     if len(hosts) == 1:
         return None
     key, earlier = connectivity_key(hosts, context), context.earlier_check
     passed = earlier.passed
-    if key and passed is not None and passed.key == key and earlier.uptime - passed.checked <= CONNECTIVITY_VALID:
-        return passed
+    if key and passed is not None and passed.key == key:
+        is_recent = earlier.uptime - passed.checked <= CONNECTIVITY_VALID
+        if is_recent:
+            return passed
     seconds = CONNECTIVITY_CHECK * max(stretched(1.0), slowness(context.facts.values()))
     results = check_ports(hosts, context.addresses, context.probe_python, pool, seconds)
     evaluate_connectivity(hosts[0].name, context.addresses, results)
@@ -92,7 +102,7 @@ def check_connectivity(hosts: Sequence[Host], context: Gathered, pool: SessionPo
 
 
 def connectivity_key(hosts: Sequence[Host], context: Gathered) -> str:
-    """A digest of everything that a check depends on; empty if a host is not identified. Pure."""
+    """Return a digest of everything that a check depends on; empty if a host cannot be identified. Pure."""
     machines = []
     for host in hosts:
         facts = context.facts[host.name]
@@ -106,8 +116,9 @@ def connectivity_key(hosts: Sequence[Host], context: Gathered) -> str:
 
 
 def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, NodeResult]) -> None:
-    """Raise a StartError if a connection fails. Pure."""
-    back, there = (tuple(name for name, each in results.items() if each.kind == kind) for kind in ("back", "there"))
+    """Raise a StartError if a connection failed. `results`: node, without node0 → its result. Pure."""
+    back = tuple(name for name, result in results.items() if result.kind == "back")
+    there = tuple(name for name, result in results.items() if result.kind == "there")
     if back:
         raise StartError.because(
             f"{fold(back)} cannot connect to {node0} at {addresses[node0]}: {results[back[0]].text}; is there a "
@@ -130,12 +141,16 @@ _NO_ANSWER = NodeResult("back", "no answer")
 def check_ports(
     hosts: Sequence[Host], addresses: Mapping[str, str], python: str, pool: SessionPool, seconds: float
 ) -> dict[str, NodeResult]:
-    """`back`: the node can't connect to node0; `there`: node0 can't connect to the node."""
+    """Start a program on every host that listens on a port, and let node0 and each other node connect both ways.
+
+    `seconds`: time limit for one connection. Returns the results of all nodes but node0. Raises a StartError if the
+    program cannot be started on a host.
+    """
     program = Command.argv(python, "-I", "-S", "-c", script_text("network.ports"))._replace(
         label="check the connections"
     )
-    life = PATIENCE + 2 * seconds
-    until = time.monotonic() + life
+    lifetime = PATIENCE + 2 * seconds
+    until = time.monotonic() + lifetime
     tokens = {host.name: secrets.token_hex(8) for host in hosts}
     node0, *others = tokens
     dialog = ScriptDialog(pool.cancel)
@@ -145,8 +160,8 @@ def check_ports(
                 session = pool.session(host)
             except HostError as error:
                 raise StartError(StartFailure.of_host(host.name, error)) from None
-            order = f"{addresses[host.name]} {tokens[host.name]} {life:.0f}\n"
-            dialog.start(host.name, session, program, timeout=life, stdin=order.encode())
+            order = f"{addresses[host.name]} {tokens[host.name]} {lifetime:.0f}\n"
+            dialog.start(host.name, session, program, timeout=lifetime, stdin=order.encode())
         listening: dict[str, int] = {}
         for name, event in _events(dialog, time.monotonic() + PATIENCE):
             if event.get("event") == "ready":
@@ -169,6 +184,7 @@ def check_ports(
 
 
 def _port(name: str, address: str, event: Reply) -> int:
+    """Return the port on which the host listens. Raises a StartError if it cannot listen."""
     try:
         if event.get("port") is None:
             raise HostError(f"it can't listen on {address}: {event.text('reason')}")
@@ -178,9 +194,14 @@ def _port(name: str, address: str, event: Reply) -> int:
 
 
 def _results(
-    dialog: ScriptDialog, node0: str, ready: Sequence[str], listening: Mapping[str, int], until: float
+    dialog: ScriptDialog, node0: str, others: Sequence[str], listening: Mapping[str, int], until: float
 ) -> dict[str, NodeResult]:
-    back, there = dict[str, NodeResult](), dict[str, NodeResult]()
+    """Collect the results of all connections. A connection without a result by `until` counts as not answered.
+
+    node0 sends one result for each of the others, by its number in `others`; each of the others sends one.
+    """
+    back: dict[str, NodeResult] = {}
+    there: dict[str, NodeResult] = {}
     for name, event in _events(dialog, until):
         if event.get("event") != "result":
             continue
@@ -188,21 +209,25 @@ def _results(
             kind, text, number = event.text("kind"), event.text("text"), event.integer("number")
         except HostError as error:
             raise StartError(StartFailure.of_host(name, error)) from None
-        is_there = name == node0
-        node = ready[number] if is_there and 0 <= number < len(ready) else name
-        direction, port = ("there", listening[node]) if is_there else ("back", listening[node0])
-        result = (
-            NodeResult("ok") if kind == "ok" else NodeResult(direction, f"{_PROBLEMS.get(kind) or text} on port {port}")
-        )
-        (there if is_there else back)[node] = result
-        if len(back) == len(there) == len(ready):
+        problem = _PROBLEMS.get(kind) or text
+        if name == node0:
+            node = others[number] if 0 <= number < len(others) else node0
+            result = NodeResult("there", f"{problem} on port {listening[node]}")
+            there[node] = NodeResult("ok") if kind == "ok" else result
+        else:
+            result = NodeResult("back", f"{problem} on port {listening[node0]}")
+            back[name] = NodeResult("ok") if kind == "ok" else result
+        if len(back) == len(there) == len(others):
             break
-    for name in ready:
-        back.setdefault(name, _NO_ANSWER)
-    return {name: there.get(name, _NO_ANSWER) if back[name].kind == "ok" else back[name] for name in ready}
+    results: dict[str, NodeResult] = {}
+    for name in others:
+        to_node0 = back.get(name, _NO_ANSWER)
+        results[name] = there.get(name, _NO_ANSWER) if to_node0.kind == "ok" else to_node0
+    return results
 
 
 def _events(dialog: ScriptDialog, until: float) -> Iterator[tuple[str, Reply]]:
+    """Yield host and event until the time is over or the call is cancelled. Raises a StartError if a host is lost."""
     while (received := dialog.receive(until)) is not None:
         name, event = received
         if event is None or isinstance(event, HostError):

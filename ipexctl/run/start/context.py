@@ -1,16 +1,17 @@
-"""Gathers what a run's plan needs: facts, one environment on all hosts, addresses, files of hubs, an earlier check.
-All hosts must have the same environment, from the same lock, or none; a dry run plans a missing one from the stack that
-install would choose. Nothing is changed here.
+"""Gather what the plan of a run needs to know: the hosts' facts and addresses, the environment of the ranks, the models
+and data that the hosts have, and an earlier check of the connections.
+
+The environment must be the same on all hosts: made from one lock. If it does not exist, the run is refused; a dry run
+goes on with the environment that `ipexctl install` would make. Nothing in this module changes a host.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from functools import reduce
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
@@ -26,7 +27,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.asked import Asked
-from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
+from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
 from ipexctl.node.hub.model_size import find_model, find_tensors
@@ -44,6 +45,28 @@ from ipexctl.stack.catalog import TORCH, StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest
 
+if TYPE_CHECKING:
+    from ipexctl.stack.install_context import PackageChange
+
+_MOST_DIFFERENCES_SHOWN: Final = 6
+_LONGEST_COMMAND: Final = 1000
+"""Characters. A person still reads a command of this length."""
+_LONGEST_PROBLEM: Final = 120
+"""Characters of a hub's error that are kept."""
+_HUB_VARIABLES: frozenset[str] = frozenset(
+    {
+        *CACHES,
+        "HF_DATASETS_CACHE",
+        "HF_ENDPOINT",
+        "XDG_CACHE_HOME",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "SSL_CERT_FILE",
+        *OFFLINE_NAMES,
+    }
+)
+"""Variables, besides proxies, that decide where ranks look for a hub and its cache."""
+
 
 def gather(
     spec: RunSpec,
@@ -53,45 +76,48 @@ def gather(
     dry_run: bool = False,
     before_install: bool = False,
 ) -> Gathered:
-    """Ask all hosts at once. Raises a StartError. With `dry_run`, an environment that no host has is planned as
-    `ipexctl install` would make it; with `before_install`, it is only a Python that all hosts have, or none.
+    """Ask all hosts at the same time and return what they say, or raise a StartError.
+
+    `dry_run`: if no host has the environment, plan it as `ipexctl install` would make it.
+    `before_install`: look for no environment; `Gathered.env` then has a Python that all hosts share, or none.
     """
     hosts = spec.hosts
     node0, *others = hosts
     transport = pool.connector.options.transport
     job = transport.job(os.environ)
+    options = given_options(spec.asked.argv[1:])
+
+    def read_check() -> EarlierCheck:
+        return read_earlier_check(pool.session(node0), spec.asked.home) if others else EarlierCheck()
+
     time_left = run_in_background(lambda: transport.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
-    options = given_options(spec.asked.argv[1:])
-    of_hub = run_in_background(lambda: ask_hosts(spec, pool, options), "hub")
-    earlier_check = run_in_background(
-        lambda: read_earlier_check(pool.session(node0), spec.asked.home) if others else EarlierCheck(),
-        "earlier check",
-    )
+    hub = run_in_background(lambda: query_hubs(spec, pool, options), "hub")
+    earlier_check = run_in_background(read_check, "earlier check")
     probed = probe()
-    questions: tuple[Future[Any], ...] = (paths, of_hub, earlier_check)
-    wait(questions)  # before a failure is raised
+    futures: tuple[Future[Any], ...] = (paths, hub, earlier_check)
+    wait(futures)  # an error below must not leave a thread that still uses the sessions
+
     facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, spec.asked.iface) if others else {}
     if isinstance(addresses, Refusal):
         raise StartError(addresses)
     checked = paths.result()
-    notes: tuple[str, ...] = ()
-    if checked.env is not None:
+    env_notes: tuple[str, ...] = ()
+    if checked.env is not None:  # the user's own Python
         env = checked.env
     elif before_install:
         env = RankEnv(common_python(facts))
     elif dry_run and is_planned(spec.asked) and not has_environment(spec.asked.env, facts):
-        env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
+        env, env_notes = planned_environment(spec, facts, home, known_rows(os.environ))
     else:
         env = existing_environment(hosts, spec.asked.env, facts, home, spec.asked.program)
     try:
         check = earlier_check.result()
     except HostError as error:
         raise StartError(StartFailure.of_host(node0.name, error)) from None
-    # An installed environment has the variables of its own setvars.sh.
-    setup = spec.asked.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
+    has_own_setvars = "CCL_ROOT" in env.variables  # an environment with bindings of oneCCL brings their setvars.sh
     return Gathered(
         spec,
         facts,
@@ -99,14 +125,14 @@ def gather(
         home,
         env,
         checked.mpi,
-        setup,
-        (*checked.notes, *notes),
-        check,
-        transport,
-        of_hub.result(),
-        options,
-        job,
-        time_left.result(),
+        setup=spec.asked.setup or (None if has_own_setvars else checked.setvars),
+        notes=(*checked.notes, *env_notes),
+        earlier_check=check,
+        transport=transport,
+        hub=hub.result(),
+        options=options,
+        job=job,
+        job_seconds=time_left.result(),
     )
 
 
@@ -131,7 +157,10 @@ def is_planned(asked: Asked) -> bool:
 
 
 def likely_nodes(spec: RunSpec) -> Sequence[Host]:
-    """Node0 and the hosts that get ranks, as far as known before they are contacted."""
+    """Return node0 and the hosts that will get ranks.
+
+    This is a guess from the call alone, before a host is contacted. If it cannot be made, all hosts are returned.
+    """
     hosts = spec.hosts
     share = distribute_ranks(hosts, spec.asked.n, spec.asked.ppn, 1)
     if isinstance(share, Refusal):
@@ -140,7 +169,10 @@ def likely_nodes(spec: RunSpec) -> Sequence[Host]:
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
-    """In order; raises a StartError if one is missing or has another home. Pure."""
+    """Return each host's facts, in the order of `hosts`. The answers may come in any order. Pure.
+
+    Raises a StartError if a host did not answer, has no usable home, or has another ipexctl home than the others.
+    """
     facts: dict[str, Facts] = {}
     homes: dict[str, str] = {}
     failed: dict[str, HostError] = {}
@@ -153,85 +185,99 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
             failed[name] = error
     if failed:
         raise StartError(_without_answer(failed, len(hosts)))
-    if refusal := check_same_home(
-        {host.name: homes[host.name] for host in hosts}, [facts[host.name].account.user for host in hosts]
-    ):
+    homes_in_order = {host.name: homes[host.name] for host in hosts}
+    users = [facts[host.name].account.user for host in hosts]
+    if refusal := check_same_home(homes_in_order, users):
         raise StartError(refusal)
-    return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
+    return {host.name: facts[host.name] for host in hosts}
 
 
 def existing_environment(
     hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str, program: Sequence[str]
 ) -> RankEnv:
-    """Raises a StartError if the environment is not the same on every host. Pure."""
-    found: dict[str, EnvRecord] = {}
+    """Return the environment that the user calls `name`, or raise a StartError if the hosts do not share it. Pure.
+
+    `name` is an alias such as `default`; the environment itself is named after its stack and lock, as in
+    `ipex-2.8-1a2b3c4d`. So hosts have the same environment if the alias leads to the same name.
+    """
+    records: dict[str, EnvRecord] = {}
     broken: set[str] = set()
     for host in hosts:
         for env, record in records_of(facts[host.name]):
-            if name in (env.name, *env.names):
-                if env.runs:
-                    found[host.name] = record
-                else:
-                    broken.add(host.name)
+            if name not in (env.name, *env.names):
+                continue
+            if env.runs:
+                records[host.name] = record
+            else:
+                broken.add(host.name)
+    missing = tuple(host.name for host in hosts if host.name not in records)
+    if missing:
+        raise StartError(_missing_environment(name, missing, broken, facts))
+    first = records[hosts[0].name]
+    others = tuple(host for host, record in records.items() if record.name != first.name)
+    if others:
+        different = _different_packages(name, records, facts, program)
+        raise StartError(different or _different_stacks(name, records, hosts[0].name, others))
+    return _rank_env(first, home)
+
+
+def _rank_env(record: EnvRecord, home: str) -> RankEnv:
+    prefix = f"{home}/envs/{record.name}"
+    lists = [each for request in record.requests for each in EnvRequest.from_json(request).lists]
+    return RankEnv(
+        python=f"{prefix}/bin/python",
+        prefix=prefix,
+        name=record.name,
+        packages=record.packages,
+        variables=record.variables,
+        prepended=record.prepended,
+        ccl=record.backend == "ccl",
+        stacks=(record.row,),
+        version=record.python,
+        lists=tuple(lists),
+    )
+
+
+def _missing_environment(
+    name: str, missing: tuple[str, ...], broken: Collection[str], facts: Mapping[str, Facts]
+) -> StartFailure:
+    """Say why hosts lack the environment: its Python was removed, the probe was cut off, or it was never installed.
+
+    `missing`: hosts without an environment that runs. `broken`: hosts with one that does not run.
+    """
     install = install_command(name)
-    missing = tuple(host.name for host in hosts if host.name not in found)
-    if broken_only := tuple(host for host in missing if host in broken):
-        without = next((facts[host] for host in broken_only if not facts[host].software.running_pythons), None)
-        get_python = ways_to_python(without.system) + "; then: " if without is not None else ""
-        raise StartError.because(
-            f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
+    if broken_hosts := tuple(host for host in missing if host in broken):
+        without_python = [facts[host] for host in broken_hosts if not facts[host].software.running_pythons]
+        get_python = ways_to_python(without_python[0].system) + "; then: " if without_python else ""
+        return StartFailure(
+            f"the environment {name} on {fold(broken_hosts)} does not run: its Python was removed",
             Fix(
                 "{get_python}{install} makes it again; or use another Python: --python PATH",
                 get_python=get_python,
                 install=install,
             ),
-            broken_only,
+            broken_hosts,
         )
-    if unread := tuple(host for host in missing if "programs" in facts[host].cut):  # environments come before them
-        raise StartError.because(
+    # The probe reads the environments just before the programs: if it did not finish these, it may lack those.
+    if unread := tuple(host for host in missing if "programs" in facts[host].cut):
+        return StartFailure(
             f"{fold(unread)}: the probe was cut off before it had read the environments",
             Fix("the host is slow now; when it answers sooner, type the call again: `ipexctl doctor`"),
             unread,
         )
-    if missing:
-        raise StartError(
-            StartFailure(
-                f"environment {name!r} does not exist on {fold(missing)}",
-                Fix("install it: {install}; or use another Python: --python PATH", install=install),
-                missing,
-                lacks_environment=True,
-                exit_code=2,
-            )
-        )
-    first = found[hosts[0].name]
-    others = tuple(host for host, record in found.items() if record.name != first.name)
-    if others:
-        raise StartError(
-            _other_packages(name, found, facts, program) or _other_stack(name, found, hosts[0].name, others)
-        )
-    prefix = f"{home}/envs/{first.name}"
-    return RankEnv(
-        python=f"{prefix}/bin/python",
-        prefix=prefix,
-        name=first.name,
-        packages=first.packages,
-        variables=first.variables,
-        prepended=first.prepended,
-        ccl=first.backend == "ccl",
-        stacks=(first.row,),
-        version=first.python,
-        lists=tuple(each for made_for in first.requests for each in EnvRequest.from_json(made_for).lists),
+    return StartFailure(
+        f"environment {name!r} does not exist on {fold(missing)}",
+        Fix("install it: {install}; or use another Python: --python PATH", install=install),
+        missing,
+        lacks_environment=True,
+        exit_code=2,
     )
 
 
-_SHOWN: Final = 6
-_LONGEST_LINE: Final = 1000
-"""Characters of a command that a person still reads."""
-
-
-def _other_stack(name: str, found: Mapping[str, EnvRecord], first: str, others: tuple[str, ...]) -> StartFailure:
+def _different_stacks(name: str, records: Mapping[str, EnvRecord], first: str, others: tuple[str, ...]) -> StartFailure:
+    """Say that `first` and the other hosts have environments of different stacks."""
     return StartFailure(
-        f"the environment {name} is {found[first].name} on {first} and {found[others[0]].name} on {fold(others)}: "
+        f"the environment {name} is {records[first].name} on {first} and {records[others[0]].name} on {fold(others)}: "
         "ranks of different stacks cannot communicate",
         Fix(
             "type the last ipexctl install again, which continues on the others; or, without what it added: "
@@ -242,50 +288,79 @@ def _other_stack(name: str, found: Mapping[str, EnvRecord], first: str, others: 
     )
 
 
-def _other_packages(
-    name: str, found: Mapping[str, EnvRecord], facts: Mapping[str, Facts], program: Sequence[str]
+def _different_packages(
+    name: str, records: Mapping[str, EnvRecord], facts: Mapping[str, Facts], program: Sequence[str]
 ) -> StartFailure | None:
-    """The packages in which environments of one stack differ. None for different stacks.
+    """Say in which packages the environments differ, and how to make them equal. None if their stacks differ.
 
-    The printed install has no --limit of its own: only with the hosts that have the packages does it take their lock.
-    It adds to the environment that most hosts have; a long list is the project's, which the run reads again.
+    The hosts whose environment has the most packages are the model for the others. The fix installs every package that
+    any of the environments was last asked for.
     """
     from ipexctl.stack.install_context import changes_of, with_packages  # slow to import, and seldom needed
 
-    if len({(record.row, record.python, record.packages.get(TORCH)) for record in found.values()}) > 1:
+    stacks = {(record.row, record.python, record.packages.get(TORCH)) for record in records.values()}
+    if len(stacks) > 1:
         return None
-    records = {record.name: record for record in found.values()}
-    full = max(records.values(), key=lambda record: (len(record.packages), record.name))
-    lacking = tuple(host for host, record in found.items() if record.name != full.name)
-    changes = changes_of(full.packages, found[lacking[0]].packages)
-    differing = [f"{change.name} ({change.before or 'none'}, {change.after or 'none'})" for change in changes]
-    listed = ", ".join(differing[:_SHOWN]) + (f" and {len(differing) - _SHOWN} more" if differing[_SHOWN:] else "")
-    having = fold([host for host, record in found.items() if record.name == full.name])
-    what = f"not the same {listed}" if changes else "its packages come from other files"
-    usual = find_existing(facts, name, lambda env, _: env.runs and name in (env.name, *env.names))
-    made_for = [EnvRequest.from_json(each) for record in (*records.values(), full) for each in record.requests[-1:]]
-    request = reduce(with_packages, made_for, EnvRequest(StackRequest()))
-    last = usual.record.requests[-1:] if usual is not None else ()
-    present = [line for each in last for line in EnvRequest.from_json(each).packages]
-    words = [word for line in request.packages if line not in present for word in ("--with", line)]
-    install = install_command(name).with_words(*words)
-    if len(str(install)) > _LONGEST_LINE:
-        install = ipexctl_command("run", "--install", argv=program)
+    distinct = {record.name: record for record in records.values()}
+    fullest = max(distinct.values(), key=lambda record: (len(record.packages), record.name))
+    having = [host for host, record in records.items() if record.name == fullest.name]
+    lacking = tuple(host for host, record in records.items() if record.name != fullest.name)
+    combined = EnvRequest(StackRequest())
+    for record in (*distinct.values(), fullest):  # the fullest again at the end, so its versions win
+        for last_request in record.requests[-1:]:
+            combined = with_packages(combined, EnvRequest.from_json(last_request))
     return StartFailure(
-        f"the environment {name} has the same torch on {having} and {fold(lacking)}, but {what}",
-        Fix("give all hosts the same packages: {install}", install=install),
+        f"the environment {name} has the same torch on {fold(having)} and {fold(lacking)}, but "
+        + _describe_changes(changes_of(fullest.packages, records[lacking[0]].packages)),
+        Fix(
+            "give all hosts the same packages: {install}",
+            install=_install_of_packages(name, combined.packages, facts, program),
+        ),
         lacking,
     )
 
 
+def _describe_changes(changes: Sequence[PackageChange]) -> str:
+    if not changes:
+        return "its packages come from other files"
+    versions = [f"{change.name} ({change.before or 'none'}, {change.after or 'none'})" for change in changes]
+    text = "not the same " + ", ".join(versions[:_MOST_DIFFERENCES_SHOWN])
+    if len(versions) > _MOST_DIFFERENCES_SHOWN:
+        text += f" and {len(versions) - _MOST_DIFFERENCES_SHOWN} more"
+    return text
+
+
+def _install_of_packages(
+    name: str, packages: Sequence[str], facts: Mapping[str, Facts], program: Sequence[str]
+) -> FixCommand:
+    """Return the `ipexctl install` that gives every host these packages.
+
+    It adds to the environment that most hosts have, so the packages of that one are not named. It has no `--limit`:
+    only an install that includes the hosts with the packages takes over their lock. A very long command is replaced by
+    `run --install`, because so many packages come from the project's own list, which `run` reads again.
+    """
+    usual = find_existing(facts, name, lambda env, _: env.runs and name in (env.name, *env.names))
+    present: set[str] = set()
+    for last_request in usual.record.requests[-1:] if usual is not None else ():
+        present.update(EnvRequest.from_json(last_request).packages)
+    options = [word for package in packages if package not in present for word in ("--with", package)]
+    install = install_command(name).with_words(*options)
+    return install if len(str(install)) <= _LONGEST_COMMAND else ipexctl_command("run", "--install", argv=program)
+
+
 def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
+    """True if any host has an environment of this name, even a broken one."""
     return any(name in (env.name, *env.names) for host in facts.values() for env in host.software.envs)
 
 
 def planned_environment(
     spec: RunSpec, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
 ) -> tuple[RankEnv, tuple[str, ...]]:
-    """The environment that `ipexctl install` would make, as far as that is known, and notes."""
+    """Return the environment that `ipexctl install` would make, and a note that says so.
+
+    Its packages have no versions except torch and IPEX: only the install itself chooses the others. Raises a StartError
+    if no stack fits the hosts.
+    """
     from ipexctl.stack.expected_stack import choose_stack  # slow to import, and seldom needed
 
     asked = spec.asked
@@ -295,15 +370,19 @@ def planned_environment(
         reason = f"environment {asked.env!r} does not exist, and cannot be installed: {chosen.reason}"
         raise StartError.because(reason, chosen.fix, chosen.hosts)
     note = f"the environment {asked.env} does not exist yet: this plan uses the one that install would make"
-    candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
-    plan = candidates[-1]
-    if plan is chosen:
+    if isinstance(chosen, StackPlan):
+        candidates: tuple[StackPlan, ...] = (chosen,)
+        plan = chosen
         note += f": {plan.row.name}, {plan.reason.text}"
-    else:
+    else:  # it depends on the package indexes; the last candidate needs the fewest wheels from them
+        candidates = chosen.candidates
+        plan = candidates[-1]
         note += f". Which stack that is {chosen.reason.text}; this plan is for {plan.row.name}"
     prefix = f"{home}/envs/{asked.env}"
-    packages = {project_of(line): "" for line in plan.requirements}
-    packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
+    packages = {project_of(requirement): "" for requirement in plan.requirements}
+    packages["torch"] = plan.torch
+    if plan.ipex:
+        packages["intel-extension-for-pytorch"] = plan.ipex
     variables: dict[str, str] = {}
     if plan.bundled_mpi:
         variables["I_MPI_ROOT"] = f"{prefix}/lib/python{plan.python}/site-packages/{plan.row.module}/opt/mpi"
@@ -320,52 +399,52 @@ def planned_environment(
     return env, (note,)
 
 
-_READ: frozenset[str] = frozenset(
-    {
-        *CACHES,
-        "HF_DATASETS_CACHE",
-        "HF_ENDPOINT",
-        "XDG_CACHE_HOME",
-        "REQUESTS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "SSL_CERT_FILE",
-        *OFFLINE_NAMES,
-    }
-)
-"""Variables of the call by which ranks find a cache or a hub, besides proxies."""
-_LONGEST = 120
+def query_hubs(spec: RunSpec, pool: SessionPool, options: Mapping[str, str]) -> dict[str, FoundHub]:
+    """Ask each host whether it reaches the Hugging Face hub, whether it has the model and the data set of the command,
+    and how large the model is. This machine looks for the model, too, because its size may be known only here.
 
-
-def ask_hosts(spec: RunSpec, pool: SessionPool, options: Mapping[str, str]) -> dict[str, FoundHub]:
-    """Ask if each host reaches the hub, where the script imports a library of it, and has the model and data of the
-    line; and how large the model is, which this machine may know, too."""
+    Returns the answers by host name; a host that did not answer is left out. Returns nothing if the command names no
+    model or data set and the script imports no library that loads from the hub. `options`: those of the command.
+    """
     asked, script, project = spec.asked, spec.project.script, spec.project
     model, data = options.get(MODEL, ""), options.get(DATA, "")
-    if not model and not data and (script is None or not script.uses_hub):
+    imports_hub_library = script is not None and script.uses_hub
+    if not model and not data and not imports_hub_library:
         return {}
-    root, place = real_path(project.root), project.root / project.subdirectory
-    tree = f"code/{tree_name(root, owner_here())}*/{glob.escape(project.subdirectory)}"
-    local = {name: real_path(place / name) for name in (model, data) if name and asked.sync}
-    in_project = {name for name, path in local.items() if path.is_relative_to(root) and path.exists()}
-    given = spec.variables
-    is_decided = not given.keys().isdisjoint(OFFLINE_NAMES)
+    root, directory = real_path(project.root), project.root / project.subdirectory
+
+    def is_synced(name: str) -> bool:
+        if not name or not asked.sync:
+            return False
+        path = real_path(directory / name)
+        return path.is_relative_to(root) and path.exists()
+
+    directory_on_hosts = glob.escape(str(directory))
+    if asked.sync:
+        directory_on_hosts = f"code/{tree_name(root, owner_here())}*/{glob.escape(project.subdirectory)}"
+    is_offline_decided = any(name in OFFLINE_NAMES for name in spec.variables)
     request: HubRequest = {
         "home": asked.home,
         "setup": asked.setup or "",
-        "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
-        "tries": not is_decided,
-        "model": "" if model in in_project else model,
-        "data": "" if data in in_project else data,
-        "directory": tree if asked.sync else glob.escape(str(place)),
+        "variables": {name: value for name, value in spec.variables.items() if _is_for_hub(name)},
+        "tries": not is_offline_decided,
+        "model": "" if is_synced(model) else model,
+        "data": "" if is_synced(data) else data,
+        "directory": directory_on_hosts,
     }
 
     def query_hub(host: Host, session: Session) -> FoundHub:
         del host
         return call(session, "hub.hub_check", "query", request, label="ask the hub", silence=PATIENCE).decode(FoundHub)
 
-    found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
-    here = find_tensors(find_model(model, own_cache(os.environ)[0], [str(place)]))
+    answers = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
+    cache, _ = own_cache(os.environ)
+    local_tensors = find_tensors(find_model(model, cache, [str(directory)]))
     return {
-        name: host._replace(problem=host.problem[:_LONGEST], tensors=host.tensors or here)
-        for name, host in found.items()
+        name: answer._replace(problem=answer.problem[:_LONGEST_PROBLEM], tensors=answer.tensors or local_tensors)
+        for name, answer in answers.items()
     }
+
+
+def _is_for_hub(variable: str) -> bool:
+    return variable in _HUB_VARIABLES or variable.lower().endswith("_proxy")

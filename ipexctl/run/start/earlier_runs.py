@@ -1,5 +1,7 @@
-"""Warns that a fresh run may overwrite what earlier runs left in a directory that its command line names. One round
-trip, beside the checks of the hosts.
+"""Warns that a fresh run may overwrite what earlier runs left in a directory that its command line names.
+
+Each home is asked once, while the run starts. Whose a file is comes from the records of the runs' files. A host keeps a
+copy of an unfinished run's newest checkpoint before it answers, so that this run can still be resumed.
 """
 
 from __future__ import annotations
@@ -7,36 +9,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ipexctl.homes.local_copy import read_final_status
+from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATIENCE
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.earlier_files import EarlierFiles, LookRequest
 from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session
 from ipexctl.run.start.apart_checkpoints import places_in
-from ipexctl.run.start.sent_run import SentRun
-from ipexctl.run.start.start_request import StartError, StartFailure, answers_of, first_of_stores
+from ipexctl.run.start.run_start import RunStart
+from ipexctl.run.start.start_request import StartError, StartFailure, ask_all, first_of_stores
 from ipexctl.text import format_count
 
 
-def find_earlier_files(run: SentRun) -> Sequence[Fix]:
-    """Notes for the user. Raises a StartError if a live run has the same `--checkpoint` directory, or if another
+def find_earlier_files(start: RunStart, plan: Plan) -> Sequence[Fix]:
+    """Return notes for the user. Raises a StartError if a live run has the same `--checkpoint` directory, or if another
     account has put a checkpoint there."""
-    checkpoint = run.plan.asked.checkpoint or ""
-    paths = [*dict.fromkeys((*filter(None, (checkpoint,)), *places_in(run.plan.asked.argv[1:])))]
-    if run.spec.asked.resumed or not paths:
+    checkpoint, registry = plan.asked.checkpoint or "", RunRegistry()
+    paths = [*dict.fromkeys((*filter(None, (checkpoint,)), *places_in(plan.asked.argv[1:])))]
+    if start.spec.asked.resumed or not paths:
         return ()
     statuses = {
-        record.id: read_final_status(run.registry.directory / record.id)
-        for record in run.registry.all()
-        if record.project == str(run.spec.project.root)
+        record.id: read_final_status(registry.directory / record.id)
+        for record in registry.all()
+        if record.project == str(start.spec.project.root)
     }
     finished = [name for name, status in statuses.items() if status is not None and status.state == "ok"]
     request: LookRequest = {
-        "home": run.plan.home,
-        "cwd": run.plan.cwd,
+        "home": plan.home,
+        "cwd": plan.cwd,
         "paths": paths,
         "checkpoint": checkpoint,
         "finished": finished,
@@ -47,16 +51,16 @@ def find_earlier_files(run: SentRun) -> Sequence[Fix]:
         reply = call(session, "files.checkpoint", "look", request, label=label, silence=PATIENCE)
         return tuple(entry.decode(EarlierFiles) for entry in reply.records("earlier"))
 
-    found = answers_of(first_of_stores(run.nodes, run.plan), run.pool, ask)
+    found = ask_all(first_of_stores(start.spec.nodes_of(plan), plan), start.pool, ask)
     for host, earlier in found.items():
         for entry in earlier:
             if entry.is_alive and entry.path == checkpoint:
                 raise StartError(refuse_live(entry, host))
-    return describe_earlier(run.plan.id, found)
+    return describe_earlier(plan.id, found)
 
 
 def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
-    """Pure."""
+    """Return why a run may not have the `--checkpoint` of a run that lives. Pure."""
     return StartFailure(
         f"run {entry.run} goes on, and writes its checkpoints to {entry.path}, too",
         Fix(
@@ -69,7 +73,8 @@ def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
 
 
 def describe_earlier(this: str, found: Mapping[str, Sequence[EarlierFiles]]) -> list[Fix]:
-    """One note for each run and directory. Pure."""
+    """Return a note for each earlier run and directory. `this`: id of the new run. `found`: host → what it has.
+    Pure."""
     of_hosts: dict[tuple[str, str], dict[str, EarlierFiles]] = {}
     for host, earlier in found.items():
         for entry in earlier:

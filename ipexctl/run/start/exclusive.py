@@ -1,13 +1,16 @@
 """Holds the hosts of a run for one call: `run --exclusive` refuses other runs, `--wait S` waits for their end.
-All calls take the hosts' locks in the order of the machines, and stop at the first that another call holds. So of two
-calls with common hosts exactly one starts. A lock (`facts/probe/host_lock.sh`) is a process that every account sees and
-that ends with its call's connection. A run without these options may begin in spite of the locks; a waiting call keeps
-them until that run has ended. Any process can hold a lock: one that is no start of ipexctl is named, and after
-PASS_AFTER the first call in the queue starts in spite of it, visible to all calls.
 
-A waiting call tries the locks once nobody is before it in the hosts' queues: first come, first served, over all
-accounts. A place in a queue is a process, too (`facts/probe/host_wait.sh`); its start, as the kernel knows it, is the
-order. A call takes the entry locks of all its hosts before its places begin, so no two calls wait for each other.
+- A lock (`facts/probe/host_lock.sh`) is a process on the host. Every account sees it, and it ends with its call's
+  connection.
+- All calls take the locks of their hosts in the order of the machines, and stop at the first that another call holds.
+  So of two calls with common hosts exactly one starts.
+- A run without these options may begin in spite of the locks. A waiting call keeps its locks until that run has ended.
+- Any process can hold a lock. One that is no start of ipexctl is named, and after PASS_AFTER seconds the first call in
+  the queue starts in spite of it, visible to all calls.
+- A waiting call tries the locks once no call is before it in the hosts' queues: first come, first served, over all
+  accounts. A position in a queue is a process, too (`facts/probe/host_wait.sh`). The order is that of the processes'
+  starts, as the kernel knows them. A call takes the entry locks of all its hosts before its positions begin, so no two
+  calls wait for each other.
 """
 
 from __future__ import annotations
@@ -41,23 +44,28 @@ from ipexctl.text import rough_duration
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
 _WITHOUT: Final = "without --exclusive and --wait, the run starts"
-_BLIND: Final = HostError(
+_HIDES_PROCESSES: Final = HostError(
     "its processes can't be listed, so ipexctl does not see other runs",
     Fix(f"{_WITHOUT}; `ipexctl doctor` may show what the host lacks"),
 )
 
 
 class Obstacles(NamedTuple):
+    """Why the hosts are not free. False if nothing is in the way: `any(obstacles)`."""
+
     others: tuple[OtherRun, ...] = ()
+    """Runs on the hosts, and calls that wait there since before this one."""
     away: Mapping[str, HostError] = {}
-    """Hosts that gave no usable answer."""
+    """Host → why it gave no usable answer."""
     locked: str = ""
-    """The host whose lock another process holds."""
+    """Name of the first host whose lock another process holds; empty if there is none."""
     holder: LockHolder | None = None
-    """The process, if it is no start of ipexctl."""
+    """The process that holds the lock, if it is no start of ipexctl."""
 
 
 class HostLocks:
+    """The locks of one call on all its hosts: it holds all of them or none."""
+
     def __init__(
         self,
         hosts: Sequence[Host],
@@ -71,18 +79,22 @@ class HostLocks:
         self._seconds, self._deadline = seconds, time.monotonic() + seconds
         self._queue = HostQueue(hosts, run, pool, call)
         self._processes: list[HeldProcess] = []
-        self._held_by: dict[str, tuple[LockHolder | None, float]] = {}  # by no start of ipexctl, and since when
-        self._passes = False  # True while this call holds a host in spite of its lock
+        self._held_by: dict[str, tuple[LockHolder | None, float]] = {}
+        """Host → the process that holds its lock and is no start of ipexctl, and since when this call has seen it."""
+        self._passes = False
+        """True while this call holds a host in spite of another process's lock."""
         self._snapshots: Mapping[str, HostSnapshot] = {}
         self.hiding: tuple[str, ...] = ()
         """Hosts that do not show the runs of other accounts."""
         self.has_waited = False
-        """The hosts were not free at first: what was known of them before is old."""
+        """True if the hosts were not free at first: what was known of them before is old."""
 
     def wait_until_free(self) -> None:
-        """Take the locks, and wait until no run is on the hosts. Raises a StartError, and then holds nothing.
+        """Take the locks, and wait until no run is on the hosts. Raises a StartError if that takes too long; this call
+        then holds no lock.
 
-        A second call, because a run without --exclusive has begun meanwhile, keeps the locks and the end of the wait.
+        It is called again if a run without --exclusive has begun meanwhile: the locks are kept, and the wait ends when
+        it would have ended.
         """
         began = time.monotonic()
         with ExitStack() as undo:
@@ -99,36 +111,39 @@ class HostLocks:
             self._on_step(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
 
     def _wait(self) -> bool:
-        """False if the hosts were free at once. `on_step` is called with what it waits for."""
+        """Return False if the hosts were free at once, True after a wait. Tell `on_step` what the call waits for."""
         reported = None
-        while any(found := self._take()):
+        while any(obstacles := self._take()):
             if self._pool.cancel.thrown:
                 raise Cancelled("stopped")
             left = self._deadline - time.monotonic()
-            if left <= 0 or (found.away and reported is None):
-                raise StartError(refusal(found, self._seconds, now=time.time()))
+            if left <= 0 or (obstacles.away and reported is None):
+                raise StartError(refusal(obstacles, self._seconds, now=time.time()))
             for process in self._processes:
                 process.send(STILL_HERE)
             if not self._queue.holds(self._snapshots) and not self._processes:
                 self._queue.enter(self._snapshots, left)
             # Hosts answer in another order at each look, which is no news.
-            runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
-            if reported != (news := (runs, set(found.away), found.locked, found.holder)):
+            runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in obstacles.others}
+            if reported != (news := (runs, set(obstacles.away), obstacles.locked, obstacles.holder)):
                 reported = news
-                parts = [_describe(found, time.time())] if found.others or found.locked else []
-                parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
+                parts = [_describe(obstacles, time.time())] if obstacles.others or obstacles.locked else []
+                first_away = list(obstacles.away.items())[:1]
+                parts += [f"{name} does not answer ({error.reason})" for name, error in first_away]
                 self._on_step(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
             self._pool.cancel.sleep(min(POLL, left))
         return reported is not None
 
     def _take(self) -> Obstacles:
-        """Take all locks or none. It keeps them while a run is there that began in spite of them: this call was first,
-        and those that wait stay behind it."""
+        """Take all locks or none, and return what is in the way.
+
+        The locks are kept while a run is on the hosts that began in spite of them: this call was first, and the calls
+        that wait stay behind it."""
         if not self._processes or any(process.is_over for process in self._processes):
             self.release()
-            if any(found := self._inspect()) or any(found := self._lock_all()):
-                return found
-        found = self._inspect()
+            if any(obstacles := self._inspect()) or any(obstacles := self._lock_all()):
+                return obstacles
+        obstacles = self._inspect()
         self.hiding = tuple(name for name, snapshot in self._snapshots.items() if snapshot.runs.hides_others)
         # A snapshot must show this call itself: without awk, or memory for a process, it shows nothing.
         blind = [
@@ -139,13 +154,14 @@ class HostLocks:
         # Another call that is starting there has met these locks; one that waits will. But it may have taken a lock
         # that this call passed over.
         states = ("running", "starting") if self._passes else ("running",)
-        others = tuple(other for other in found.others if other.state in states)
-        away = {**found.away, **dict.fromkeys(blind, _BLIND)}
+        others = tuple(other for other in obstacles.others if other.state in states)
+        away = {**obstacles.away, **dict.fromkeys(blind, _HIDES_PROCESSES)}
         if away or (others and self._passes):
             self.release()
         return Obstacles(others, away)
 
     def _inspect(self) -> Obstacles:
+        """Look at the processes of all hosts: runs, calls that wait before this one, and hosts that give no answer."""
         snapshots: dict[str, HostSnapshot] = {}
         away: dict[str, HostError] = {}
         for outcome in inspect_hosts(self.hosts, self._pool):
@@ -161,20 +177,21 @@ class HostLocks:
         return Obstacles((*find_other_runs(runs, self._run), *before), away)
 
     def _lock_all(self) -> Obstacles:
+        """Take the locks in the order of the machines; release all of them at the first that is held."""
         machines = {self._snapshots[host.name].machine: host for host in self.hosts}
         for _, host in sorted(machines.items()):
             try:
                 if self._lock(host):
                     continue
-                found = self._inspect()
-                if not any(found) and self._may_pass(host) and self._lock(host, passes=True):
+                obstacles = self._inspect()
+                if not any(obstacles) and self._may_pass(host) and self._lock(host, passes=True):
                     continue
             except HostError as error:
                 self.release()
                 return Obstacles(away={host.name: error})
             self.release()
             snapshot = self._snapshots.get(host.name)
-            return found._replace(locked=host.name, holder=snapshot and snapshot.runs.holder)
+            return obstacles._replace(locked=host.name, holder=snapshot and snapshot.runs.holder)
         return Obstacles()
 
     def _may_pass(self, host: Host) -> bool:
@@ -188,6 +205,8 @@ class HostLocks:
         return now - since >= PASS_AFTER and self._queue.holds(self._snapshots)
 
     def _lock(self, host: Host, *, passes: bool = False) -> bool:
+        """Take the lock of a host; return False if another process holds it. `passes`: hold the host all the same.
+        Raises a HostError if the lock can neither be taken nor be refused."""
         process = HeldProcess(self._pool.session(host), lock_command(self._run, passes=passes))
         process.send(self._call)
         self._processes.append(process)
@@ -202,12 +221,14 @@ class HostLocks:
         return False
 
     def leave(self, rundir: str) -> None:
-        """The run has started: hold each host until its programs are running, or have run."""
+        """Release the locks once the run has started: each host stays locked until the run's programs are seen there,
+        or have ended."""
         for process in self._processes:
             process.send(os.fsencode(rundir) + b"\n")
         self.release()
 
     def release(self) -> None:
+        """End the locks' processes at once."""
         end_all(self._processes)
         self._processes, self._passes = [], False
 
@@ -227,6 +248,7 @@ def check_alone(others: Iterable[OtherRun], locks: HostLocks) -> None:
 
 
 def notes_on_hiding(hosts: Collection[str]) -> Iterator[str]:
+    """Warn that these hosts do not show the runs of other accounts."""
     if hosts:
         yield (
             f"{fold(hosts)}: /proc hides the processes of other accounts (hidepid), so that their runs are not seen "
@@ -237,6 +259,8 @@ def notes_on_hiding(hosts: Collection[str]) -> Iterator[str]:
 def inspect_hosts(
     hosts: Sequence[Host], pool: SessionPool, *, with_programs: bool = False, timeout: float | None = None
 ) -> Iterator[Outcome[Host, HostSnapshot]]:
+    """Yield each host's runs, locks and waiting calls, as its processes show them. `with_programs`: also the programs
+    of the runs. `timeout`: seconds for one host; None for no limit but the wait for a silent one."""
     command = live_runs_command(with_programs=with_programs)
     return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout))
 
@@ -260,7 +284,8 @@ def lock_hosts(
     on_step: Callable[[str], None],
     call: CallDetails = NO_DETAILS,
 ) -> HostLocks:
-    """Take the locks, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a StartError."""
+    """Take the locks, waiting up to `seconds` (None: not at all), and tell `on_step` what the call waits for. Raises a
+    StartError if the hosts are not free by then. `call`: what others see of this call."""
     by = {} if call.by is None else call.by._asdict()
     line = json.dumps({**by, "script": call.script, "tag": call.tag}).encode() + b"\n"
     locks = HostLocks(hosts, run, seconds or 0.0, pool, on_step, line)
@@ -268,30 +293,32 @@ def lock_hosts(
     return locks
 
 
-def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:
-    if not found.others and not found.locked:
-        return StartFailure.of_host(*next(iter(found.away.items())))
-    names = tuple(dict.fromkeys(host for other in found.others for host in other.hosts)) or (found.locked,)
+def refusal(obstacles: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:
+    """Return why the run does not start. `seconds`: how long the call has waited. `now`: UNIX time. Pure."""
+    if not obstacles.others and not obstacles.locked:
+        return StartFailure.of_host(*next(iter(obstacles.away.items())))
+    hosts_of_others = dict.fromkeys(host for other in obstacles.others for host in other.hosts)
+    names = tuple(hosts_of_others) or (obstacles.locked,)
     waited = f" after a wait of {rough_duration(seconds)}" if seconds else ""
     end = "a longer --wait S waits for its end" if waited else "--wait 3600 waits an hour for its end"
-    if found.holder is not None and not found.others:
+    if obstacles.holder is not None and not obstacles.others:
         end = "--wait 60 starts in spite of it"
     return StartFailure(
-        f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(found, now)}",
+        f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(obstacles, now)}",
         f"{end}; without --exclusive and --wait, the run starts anyway",
         names,
         exit_code=3,
-        other_runs=found.others,
+        other_runs=obstacles.others,
     )
 
 
-def _describe(found: Obstacles, now: float) -> str:
-    if found.others:
-        return describe_all(found.others, now)
-    if found.holder is not None:
-        return f"{found.holder} holds the lock of {found.locked}"
+def _describe(obstacles: Obstacles, now: float) -> str:
+    if obstacles.others:
+        return describe_all(obstacles.others, now)
+    if obstacles.holder is not None:
+        return f"{obstacles.holder} holds the lock of {obstacles.locked}"
     # The holder has just ended, is hidden, or got the lock from a process that has ended.
-    return f"a process that is not seen holds the lock of {found.locked}"
+    return f"a process that is not seen holds the lock of {obstacles.locked}"
 
 
 STILL_HERE: Final = b"still here\n"

@@ -1,6 +1,10 @@
-"""The environment of a run, installed on the hosts that lack it before the run is planned: for `run --install`, for its
-dry run, which locks the same packages, and for a user who agrees to it on bare hosts. A run that could not start
-afterwards is refused first: by its ports between the nodes, or by modules that no stack contains.
+"""Install the environment of a run before the run is planned, on the hosts that lack it.
+
+`install_first` is called for `ipexctl run --install`, for its dry run, which looks up the same packages and installs
+none, and for a user whose hosts have no environment and who agrees to an install.
+
+An install takes minutes. So a run that could not start after it is refused before it: if the nodes cannot connect to
+each other, or if the script imports modules that the install would not bring.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ipexctl.errors import IndexNotNamed, Refusal, UserError
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
@@ -29,13 +34,13 @@ from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
 from ipexctl.node.common.plan import PlannedProject
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
-from ipexctl.projects.modules import is_anywhere
+from ipexctl.projects.modules import Import, is_anywhere
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import ignore_event
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import has_environment, likely_nodes
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import (
     check_imports,
     describe_imports,
@@ -63,66 +68,86 @@ _IN_A_STACK: Final = frozenset((
     "filelock", "psutil", "packaging", "ruamel", "triton", "mkl", "intel_openmp", "setuptools", "pkg_resources",
     "distutils", "pip", "wheel",
 ))  # fmt: skip
-"""Modules of the packages that a stack can bring; the check after the install knows whether it did."""
+"""Modules of packages that some stack contains. Whether the chosen one does is checked after the install."""
 _REMOVED_FROM_PYTHON: Final = frozenset((
     "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "imp", "lib2to3", "mailcap",
     "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "smtpd", "spwd", "sunau", "telnetlib", "uu", "xdrlib",
 ))  # fmt: skip
-"""An environment may have an older Python than the control machine."""
-_MAY_EXIST: Final = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
+"""Modules of older Pythons: the environment's Python may be older than the one that runs ipexctl."""
+_NEED_NO_REQUIREMENT: Final = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
+"""Modules that an environment may have although no requirements file names their package."""
 
 
 def install_first(
     start: RunStart, watcher: RunWatcher, *, lacking: StartFailure | None = None, dry_run: bool = False
 ) -> InstallRequest | InstallReport | StartFailure:
-    """Install the environment on hosts that lack it. Return what the run asks for if it is there now, or in a dry run
-    if it can be. Without --stack and --torch the hosts get the environment of the others. `lacking`: why the user is
-    asked first."""
+    """Make sure that all hosts have the environment with the packages of the run.
+
+    Returns what was asked for, if the hosts have it now, or could have it in a dry run. Otherwise returns the report of
+    the install that failed, or the reason why nothing was installed.
+
+    `lacking`: the failure of a start without `--install`, if the user is to be asked whether to install.
+    """
     spec, opened = start.spec, start.opened
-    start.project.content()  # refuse a project that can't be sent first
+    start.project.content()  # a project that cannot be sent is refused before anything else happens
     wanted = request_of_run(spec, watcher.on_step)
-    is_any = wanted.env == EnvRequest(StackRequest()) and not wanted.unread
-    unchanged = run_in_background(lambda: None if is_any else find_unchanged(opened, wanted), "environment")
+    any_will_do = wanted.env == EnvRequest(StackRequest()) and not wanted.unread
+    unchanged = run_in_background(lambda: None if any_will_do else find_unchanged(opened, wanted), "environment")
     probed = start.probe()
-    is_there = is_everywhere(probed, spec.asked.env)
-    if (is_there and is_any) or unchanged.result() is not None:
+    exists = is_everywhere(probed, spec.asked.env)
+    if (exists and any_will_do) or unchanged.result() is not None:
         return wanted
     try:
-        if not is_there and (text := _check_before_install(start, wanted)):
-            watcher.on_step("note: " + text)
-    except StartError as error:
-        refused = _with_builds(start, error.failure, probed)
-        return refused if lacking is None else replace(refused, fix=_with_install(refused.fix))
-
-    if lacking is not None:
-        bare, env = fold(lacking.hosts), spec.asked.env
-        watcher.on_step(f"{bare}: no environment {env!r} yet; looking up what --install would bring")
-    if lacking is not None or dry_run:
-        report = _install(start, watcher, replace(wanted, dry_run=True), probed)
-        for note in report.notes:
+        if not exists and (note := _check_before_install(start, wanted)):
             watcher.on_step("note: " + note)
-        if report.exit_code:
-            return _failed_lookup(report, lacking)
-        if (failure := _left_out_packages(report, spec, wanted)) is not None:
-            return failure
+    except StartError as error:
+        failure = _with_builds(start, error.failure, probed)
+        return failure if lacking is None else replace(failure, fix=_with_install_option(failure.fix))
+
+    if lacking is not None or dry_run:
+        looked_up = _look_up_install(start, watcher, wanted, probed, lacking)
+        if isinstance(looked_up, StartFailure):
+            return looked_up
         if dry_run:
-            start.packages = report.lock.packages if report.lock is not None else {}
-            if report.stack is not None:  # lines of the lists may have given way to it
-                start.spec = replace(spec, asked=spec.asked._replace(torch=None, stack=report.stack.name))
+            start.packages = looked_up.lock.packages if looked_up.lock is not None else {}
+            if looked_up.stack is not None:  # requirements of the lists may have given way to it
+                start.spec = replace(spec, asked=spec.asked._replace(torch=None, stack=looked_up.stack.name))
             return wanted
-        if lacking is not None and not watcher.agrees_to_install(report):
+        if lacking is not None and not watcher.agrees_to_install(looked_up):
             call = ipexctl_command("run", "--install", argv=spec.asked.program)
             return replace(lacking, fix=Fix("install it, and start the run: {call}", call=call), exit_code=2)
     report = _install(start, watcher, wanted, probed)
     start.forget_hosts()
     watcher.on_installed(report)
-    return report if report.exit_code else _left_out_packages(report, spec, wanted) or wanted
+    if report.exit_code:
+        return report
+    return _find_lacking_packages(report, spec, wanted) or wanted
+
+
+def _look_up_install(
+    start: RunStart,
+    watcher: RunWatcher,
+    wanted: InstallRequest,
+    probed: Sequence[HostFacts],
+    lacking: StartFailure | None,
+) -> InstallReport | StartFailure:
+    """Find out what the install would bring, and whether the run could start after it. Installs nothing."""
+    if lacking is not None:
+        bare, env = fold(lacking.hosts), start.spec.asked.env
+        watcher.on_step(f"{bare}: no environment {env!r} yet; looking up what --install would bring")
+    report = _install(start, watcher, replace(wanted, dry_run=True), probed)
+    for note in report.notes:
+        watcher.on_step("note: " + note)
+    if report.exit_code:
+        return _failure_of_lookup(report, lacking)
+    return _find_lacking_packages(report, start.spec, wanted) or report
 
 
 def _install(
     start: RunStart, watcher: RunWatcher, wanted: InstallRequest, probed: Sequence[HostFacts]
 ) -> InstallReport:
-    """Its fixes are lines of the run."""
+    """Install, or look up with `wanted.dry_run`. Where `run` has the options of a fix of the report, the fix becomes a
+    command of `run`; `--downgrade` stays a command of `install`."""
     spec = start.spec
     try:
         with watcher.installing() as watch, TemporaryDirectory(prefix="ipexctl-") as archives:
@@ -131,59 +156,72 @@ def _install(
                 wanted = replace(wanted, tree=pack_project_files(root, path, largest=SMALL))
             report = install(start.opened, wanted, watch, probed=probed)
     except UserError as error:
-        fixes = (_newest_line(start, probed), _line_of_run(error.fix, spec))
+        fixes = (_newest_packages_fix(start, probed), _as_run_fix(error.fix, spec))
         error.fix = spec.options.apply(join_fixes(fixes, "; or "))
         raise
     refusal = report.refusal
     if refusal is not None:
-        fix = _line_of_run(refusal.fix, spec)
+        fix = _as_run_fix(refusal.fix, spec)
         builds = _values_of("--build", fix)
-        newest = _newest_line(start, probed, builds) if builds else ""
+        newest = _newest_packages_fix(start, probed, builds) if builds else ""
         refusal = replace(refusal, fix=join_fixes((newest, fix), "; or "))
-    hosts = list(report.hosts)
-    for number, host in enumerate(hosts):
-        of_host = [_line_of_run(host.fix, spec), _newest_line(start, probed) if _is_of_verify(host) else ""]
-        older = {f"{name}<{version.partition('+')[0]}" for name, version in host.packages.items()}
-        if not older.isdisjoint(_values_of("--with", of_host[0])):  # a guess
-            of_host.reverse()
-        hosts[number] = replace(host, fix=join_fixes(of_host, "; or "))
-    return replace(report, refusal=refusal, hosts=tuple(hosts))
+    hosts = tuple(replace(host, fix=_fix_of_host(start, host, probed)) for host in report.hosts)
+    return replace(report, refusal=refusal, hosts=hosts)
+
+
+def _fix_of_host(start: RunStart, host: InstallResult, probed: Sequence[HostFacts]) -> str:
+    """Return the fix of one host's result: as a command of `run`, and if an import failed, the newest packages."""
+    fix = _as_run_fix(host.fix, start.spec)
+    newest = _newest_packages_fix(start, probed) if _has_failed_import(host) else ""
+    older_versions = {f"{name}<{version.partition('+')[0]}" for name, version in host.packages.items()}
+    is_guess = not older_versions.isdisjoint(_values_of("--with", fix))  # it tries an older version of a package
+    return join_fixes((newest, fix) if is_guess else (fix, newest), "; or ")
+
+
+def _has_failed_import(host: InstallResult) -> bool:
+    """True if a package was installed and cannot be imported. The script may not need that package."""
+    return host.status == "failed" and bool(host.verify)
 
 
 def _values_of(option: str, fix: str) -> list[str]:
+    """Return the values that the commands of a fix give to an option."""
     words = [word for part in parts_of(fix) if isinstance(part, FixCommand) for word in part.options]
-    return [value for each, value in pairwise(words) if each == option]
+    return [value for word, value in pairwise(words) if word == option]
 
 
 def _with_builds(start: RunStart, failure: StartFailure, probed: Sequence[HostFacts]) -> StartFailure:
-    """The failure; its line also builds what the packages of the line need and no index has a wheel of."""
-    line = next((part for part in parts_of(failure.fix) if isinstance(part, FixCommand)), None)
+    """If the packages that the fix installs have no wheels, add to it the `--build` options that they need."""
+    command = next((part for part in parts_of(failure.fix) if isinstance(part, FixCommand)), None)
     packages = _values_of("--with", failure.fix)
-    refusal = _look_up(start, packages, probed) if packages else None
-    if line is None or refusal is None or not (builds := _values_of("--build", refusal.fix)):
+    if command is None or not packages:
+        return failure
+    refusal = _look_up_packages(start, packages, probed)
+    builds = _values_of("--build", refusal.fix) if refusal is not None else []
+    if refusal is None or not builds:
         return failure
     why = refusal.reason.partition(":\n")[0]
     fix = Fix(
         "build from source, which runs the code of {names} on {hosts}: {line}",
         names=join_words(builds),
         hosts=fold(failure.hosts),
-        line=line._replace(options=(*line.options, *each_with("--build", builds))),
+        line=command._replace(options=(*command.options, *each_with("--build", builds))),
     )
     return replace(failure, reason=f"{failure.reason}, and {why}", fix=fix)
 
 
-def _with_install(fix: str) -> str:
-    """Without --install, a printed line of `run` would be refused for want of the environment."""
+def _with_install_option(fix: str) -> str:
+    """Add `--install` to the `run` commands of a fix: without it, they would be refused for the missing environment."""
 
-    def of_run(command: FixCommand) -> FixCommand:
-        is_other = command.verb != "run" or "--install" in command.options
-        return command if is_other else command._replace(options=("run", "--install", *command.options[1:]))
+    def add_option(command: FixCommand) -> FixCommand:
+        if command.verb != "run" or "--install" in command.options:
+            return command
+        return command._replace(options=("run", "--install", *command.options[1:]))
 
-    return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
+    return fix.with_commands(add_option) if isinstance(fix, Fix) else fix
 
 
-def _look_up(start: RunStart, packages: Sequence[str], probed: Sequence[HostFacts]) -> Refusal | None:
-    """Why the packages alone can't be installed; None if they can."""
+def _look_up_packages(start: RunStart, packages: Sequence[str], probed: Sequence[HostFacts]) -> Refusal | None:
+    """Return why these packages alone cannot be installed; None if they can. Installs nothing."""
     asked = start.spec.asked._replace(packages=tuple(packages), requirements=())
     wanted = request_of_run(replace(start.spec, asked=asked), ignore_event)
     try:
@@ -192,65 +230,80 @@ def _look_up(start: RunStart, packages: Sequence[str], probed: Sequence[HostFact
         return Refusal(error.message, error.fix)
 
 
-def _is_of_verify(host: InstallResult) -> bool:
-    """True if a package of the lists fails its import: the script may not need it."""
-    return host.status == "failed" and bool(host.verify)
-
-
-def _line_of_run(fix: str, spec: RunSpec) -> str:
-    """A fix of an install as one of the run, which then goes on: a build is an option of `run`."""
-
+def _as_run_fix(fix: str, spec: RunSpec) -> str:
+    """Turn the `install` commands of a fix into `run --install`, so that the fix starts the run, too."""
     asked = spec.asked
-    typed: dict[str, tuple[str | None, ...]] = {"--with": asked.packages, "-r": asked.requirements}
-    typed |= {"--build": asked.builds, "--env": (asked.env,), "--stack": (asked.stack,), "--torch": (asked.torch,)}
+    # What this call has; only these options of `install` are options of `run`, too.
+    given: dict[str, tuple[str | None, ...]] = {
+        "--with": asked.packages,
+        "-r": asked.requirements,
+        "--build": asked.builds,
+        "--env": (asked.env,),
+        "--stack": (asked.stack,),
+        "--torch": (asked.torch,),
+    }
 
-    def of_run(command: FixCommand) -> FixCommand:
-        if command.options[:1] == ("--env",) and not command.start:
+    def as_run(command: FixCommand) -> FixCommand:
+        is_option_to_add = not command.start
+        if is_option_to_add and command.options[:1] == ("--env",):
             return ipexctl_command("run", "--install", *command.options, argv=asked.program)
-        if command.options == ("--downgrade",):  # which is for `install`
-            script = spec.project.script
-            own = requirement_options(script) if script is not None and takes_own_requirements(asked) else []
-            given = (*each_with("-r", asked.requirements), *each_with("--with", asked.packages))
-            return ipexctl_command("install", *own, *given, *each_with("--build", asked.builds), "--downgrade")
+        if command.options == ("--downgrade",):  # `run` has no such option
+            return _downgrading_install(spec)
         pairs = list(zip(command.options[1::2], command.options[2::2], strict=False))
-        if command.verb != "install" or not typed.keys() >= dict(pairs).keys():
+        if command.verb != "install" or any(option not in given for option, _ in pairs):
             return command
-        more = [(option, value) for option, value in pairs if value not in typed[option]]
-        if "--with" not in dict(more):  # the run takes the project's lists
-            more = [pair for pair in more if pair[0] != "-r"]
-        return ipexctl_command("run", "--install", *chain.from_iterable(more), argv=asked.program)
+        added = [(option, value) for option, value in pairs if value not in given[option]]
+        if not any(option == "--with" for option, _ in added):  # `run` takes the project's files by itself
+            added = [pair for pair in added if pair[0] != "-r"]
+        return ipexctl_command("run", "--install", *chain.from_iterable(added), argv=asked.program)
 
-    return fix.with_commands(of_run) if isinstance(fix, Fix) else fix
+    return fix.with_commands(as_run) if isinstance(fix, Fix) else fix
 
 
-def _failed_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
-    """Why the install would fail, found before anything is installed."""
-    failed = next((host for host in report.hosts if host.status not in ("ok", "changed")), None)
-    reason, fix = (f"{failed.host.name}: {failed.reason}", failed.fix) if failed is not None else ("", "")
+def _downgrading_install(spec: RunSpec) -> FixCommand:
+    """Return the `install --downgrade` that installs what this run would install."""
+    script, asked = spec.project.script, spec.asked
+    own = requirement_options(script) if script is not None and takes_own_requirements(asked) else []
+    given = (*each_with("-r", asked.requirements), *each_with("--with", asked.packages))
+    return ipexctl_command("install", *own, *given, *each_with("--build", asked.builds), "--downgrade")
+
+
+def _failure_of_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
+    """Return why the install would fail. Nothing was installed."""
+    failed = [host for host in report.hosts if host.status not in ("ok", "changed")]
     if report.refusal is not None:
         reason, fix = report.refusal.reason, report.refusal.fix
+    elif failed:
+        reason, fix = f"{failed[0].host.name}: {failed[0].reason}", failed[0].fix
+    else:
+        reason, fix = "", ""
     if lacking is None:
-        hosts = tuple(host.host.name for host in report.hosts if host.status not in ("ok", "changed"))
+        hosts = tuple(result.host.name for result in failed)
         return StartFailure(f"the install would fail: {reason}", fix, hosts, report.exit_code)
     code = 3 if report.exit_code == 3 else 2
     return replace(lacking, reason=f"{lacking.reason}, and it cannot be installed: {reason}", fix=fix, exit_code=code)
 
 
-def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequest) -> StartFailure | None:
-    """Why the run could not start after the install: its lists leave out, or lack, what the script imports."""
+def _find_lacking_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequest) -> StartFailure | None:
+    """Refuse the run if the script imports a known package that the project's requirements do not bring.
+
+    Returns None if nothing is lacking, and if the packages for the lacking modules are not known.
+    """
     script, asked = spec.project.script, spec.asked
     if script is None or report.exit_code or report.lock is None or asked.extra or asked.group:
         return None
-    if report.unread:
-        return None  # the list is known once it is installed
-    has = {*report.lock.packages, *wanted.builds}
-    lacking = [
-        entry
-        for entry in script.imports
-        if entry.module not in _MAY_EXIST
-        and has.isdisjoint(map(project_of, known_packages().get(entry.module, has)))
-        and not is_excused(script, entry)
-    ]
+    if report.unread:  # some requirements are known only once they are installed
+        return None
+    installed = {*report.lock.packages, *wanted.builds}
+    packages_with = known_packages()
+
+    def is_lacking(entry: Import) -> bool:
+        if entry.module in _NEED_NO_REQUIREMENT or entry.module not in packages_with:
+            return False
+        packages = map(project_of, packages_with[entry.module])
+        return installed.isdisjoint(packages) and not is_excused(script, entry)
+
+    lacking = [entry for entry in script.imports if is_lacking(entry)]
     packages = [find_package(entry.module, script) for entry in lacking]
     if not lacking or not all(packages):
         return None
@@ -260,151 +313,178 @@ def _left_out_packages(report: InstallReport, spec: RunSpec, wanted: InstallRequ
     return StartFailure(f"no list of the project brings {what}", Fix.of((again,)), exit_code=2)
 
 
-def _newest_packages(spec: RunSpec) -> list[str]:
-    """The packages that the script imports; empty if the lists of the call are not the project's own. Pure."""
+def _imported_packages(spec: RunSpec) -> list[str]:
+    """Return the packages with the modules that the script imports. Reads the project's directory.
+
+    Empty if a package is not known, if the imports are not all known, or if the user chose what to install.
+    """
     script, asked = spec.project.script, spec.asked
     if script is None or script.loads_by_name or asked.extra or asked.group or asked.builds:
         return []
     if not takes_own_requirements(asked):
         return []
-    modules = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
+    modules = [entry.module for entry in script.imports if entry.module not in _NEED_NO_REQUIREMENT]
     root = spec.project.root
     packages = [find_package(module, script) for module in modules if not is_anywhere(root, module)]
     return list(dict.fromkeys(packages)) if all(packages) else []
 
 
-def _newest_line(start: RunStart, probed: Sequence[HostFacts], builds: Collection[str] = ()) -> str:
-    """The line that takes the newest packages in place of the project's lists, if they can be installed; or empty.
-    `builds`: the packages that the lists need built; the newest packages must need fewer."""
-    packages = _newest_packages(start.spec)
-    refusal = _look_up(start, packages, probed) if packages else None
-    own = _values_of("--build", refusal.fix) if refusal is not None else []
-    if not packages or (refusal is not None and not own) or (builds and not {*own} < {*builds}):
+def _newest_packages_fix(start: RunStart, probed: Sequence[HostFacts], builds: Collection[str] = ()) -> str:
+    """Return a fix that installs the newest versions of the imported packages, not those that the project pins.
+
+    Empty if they cannot be installed. `builds`: packages that the project's versions would build from source; the fix
+    is offered only if the newest versions build fewer of them.
+    """
+    packages = _imported_packages(start.spec)
+    if not packages:
         return ""
-    options = (*each_with("--with", packages), *each_with("--build", own))
+    refusal = _look_up_packages(start, packages, probed)
+    newest_builds = _values_of("--build", refusal.fix) if refusal is not None else []
+    is_impossible = refusal is not None and not newest_builds
+    builds_fewer = set(newest_builds) < set(builds)
+    if is_impossible or (builds and not builds_fewer):
+        return ""
+    options = (*each_with("--with", packages), *each_with("--build", newest_builds))
     line = ipexctl_command("run", "--install", *options, argv=start.spec.asked.program)
-    runs = f", which runs the code of {join_words(own)}" if own else ""
+    runs = f", which runs the code of {join_words(newest_builds)}" if newest_builds else ""
     return Fix("in place of the project's versions, take the newest{runs}: {line}", runs=runs, line=line)
 
 
 def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
-    return all(
-        answer.facts is not None
-        and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))
-        for answer in answers
-    )
+    """True if every host has an environment of this name that runs."""
+    return all(answer.facts is not None and _has_running_env(answer.facts, env) for answer in answers)
+
+
+def _has_running_env(facts: Facts, name: str) -> bool:
+    return any(env.runs and name in (env.name, *env.names) for env, _ in records_of(facts))
 
 
 # Checks before the install
 
 
 def _check_before_install(start: RunStart, wanted: InstallRequest) -> str:
-    """One round trip. Returns a note, or an empty text; raises a StartError if the run could not start."""
+    """Check, in one round trip, that the run could start after the install.
+
+    Return a note to show, or an empty text. Raises a StartError if the run could not start.
+    """
     context = start.gather(before_install=True)
     distribution = ranks_on(context.hosts, context.facts, context.asked)
     if isinstance(distribution, Refusal):
         raise StartError(distribution)
-    if context.env.python:
+    if context.env.python:  # the check of the connections needs a Python on each host
         check_connectivity(likely_nodes(context.spec), context, start.pool)
     return check_new_environment(context, wanted)
 
 
 def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
-    """A note, or an empty text, if an environment that is still to be made may have the script's modules. Raises a
-    StartError."""
+    """Check that an environment made of a stack alone would have the modules that the script imports.
+
+    Returns a note to show, or an empty text. Raises a StartError if a module would certainly be missing.
+    """
     script, asked = context.spec.project.script, context.asked
     if script is None or not asked.sync or wanted.env.packages or wanted.unread:
-        return ""  # the modules of --with and -r are not known before the install
+        return ""  # which modules the requested packages contain is known only after the install
     if has_environment(asked.env, context.facts):
-        return ""  # the hosts get an existing environment, with the packages that were added to it
-    missing = [entry.module for entry in script.imports if entry.module not in _MAY_EXIST]
-    install = ["install"]
-    for option, value in (("--stack", asked.stack), ("--torch", asked.torch)):
-        install += [option, value] if value else []
-    install += ["--env", asked.env] if asked.env != DEFAULT_ENV else []
-    by_run = install_by_run(context.spec)
-    script = replace(with_environment(script, context), own=True, install=ipexctl_command(*install))
+        return ""  # hosts get the environment of the others, which may have more packages than its stack
+    missing = [entry.module for entry in script.imports if entry.module not in _NEED_NO_REQUIREMENT]
+    options: list[str] = []
+    if asked.stack:
+        options += ["--stack", asked.stack]
+    if asked.torch:
+        options += ["--torch", asked.torch]
+    if asked.env != DEFAULT_ENV:
+        options += ["--env", asked.env]
+    script = replace(
+        with_environment(script, context),
+        own=True,
+        install=ipexctl_command("install", *options),
+        install_by_run=install_by_run(context.spec),
+    )
     hosts = [host.name for host in likely_nodes(context.spec)]
-    return check_imports(replace(script, install_by_run=by_run), dict.fromkeys(hosts, missing))
+    return check_imports(script, dict.fromkeys(hosts, missing))
 
 
 # What to install
 
 
 def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequest:
-    asked = spec.asked
-    stack = StackRequest(asked.torch, asked.stack)
-    project = spec.project
-    needed = frozenset(entry.module for entry in project.script.imports) if project.script is not None else None
-    request = partial(
+    """Return the install that the run asks for.
+
+    It takes the first of these that exist: the packages of the call (`--with`, `-r`), the requirements files of the
+    project, and the packages that the project's README names.
+    """
+    asked, project = spec.asked, spec.project
+    script = project.script
+    make_request = partial(
         install_request,
-        stack,
+        StackRequest(asked.torch, asked.stack),
         env=asked.env,
         environ=os.environ,
         builds=asked.builds,
         layout=project.layout,
-        needed=needed,
-        loads_by_name=project.script is not None and project.script.loads_by_name,
+        needed=frozenset(entry.module for entry in script.imports) if script is not None else None,
+        loads_by_name=script is not None and script.loads_by_name,
         ipex_use=spec.ipex_use,
     )
-    wanted = _request_of_project(spec, request, on_step)
-    if wanted is not None:
+    if (wanted := _request_of_project(spec, make_request, on_step)) is not None:
         return wanted
     if project.requirements.stated and takes_own_requirements(asked):
         stated = project.requirements.stated
         on_step(f"note: packages that the README names are installed: {', '.join(stated)}; without: --no-requirements")
-        made = request(packages=stated, files=(), sources=Sources(), are_found=True)
-        return replace(made, origins=dict.fromkeys(made.env.packages, "README"))
-    return request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
+        wanted = make_request(packages=stated, files=(), sources=Sources(), are_found=True)
+        return replace(wanted, origins=dict.fromkeys(wanted.env.packages, "README"))
+    return make_request(packages=asked.packages, files=tuple(map(Path, asked.requirements)), sources=Sources())
 
 
 def _request_of_project(
-    spec: RunSpec, request: Callable[..., InstallRequest], on_step: Callable[[str], None]
+    spec: RunSpec, make_request: Callable[..., InstallRequest], on_step: Callable[[str], None]
 ) -> InstallRequest | None:
-    """Request for the packages of the project's own files; None without usable ones. A file that can't be installed
-    does not end the call, unless the call names an extra or a group: the script may not need what it names.
+    """Return the install of the project's own requirements files; None if no file can be used.
+
+    A file that cannot be installed is left out with a note, because the script may not need its packages. But if the
+    call names an extra or a group, the user wants these packages, so the error is raised.
     """
     asked = spec.asked
     if not takes_own_requirements(asked):
         return None
     layout = spec.project.layout
     files = spec.project.requirements
-    taken = with_optional(files.files, layout, asked.extra, asked.group)
+    chosen = with_optional(files.files, layout, asked.extra, asked.group)
     for note in files.notes:
         on_step("note: " + note)
-    if not taken:
-        if not files.stated and (note := _note_on_none(layout, files)):
+    if not chosen:
+        if not files.stated and (note := _note_on_other_files(layout, files)):
             on_step("note: " + note)
         return None
 
-    def read(chosen: Sequence[str]) -> InstallRequest:
-        made = request(packages=(), files=_paths(layout, chosen), sources=Sources(), are_found=True)
-        for path in made.files:  # included files too
-            check_found(path, naming=Fix("`ipexctl run {*files}`", files=shlex.split(_options_for(layout, chosen))))
-        return made
+    def read(some: Sequence[str]) -> InstallRequest:
+        request = make_request(packages=(), files=_paths(layout, some), sources=Sources(), are_found=True)
+        for path in request.files:  # with the files that these include
+            check_found(path, naming=Fix("`ipexctl run {*files}`", files=shlex.split(_options_for(layout, some))))
+        return request
 
     is_strict = bool(asked.extra or asked.group)
     try:
-        usable = _find_usable(read, taken, on_step, is_strict=is_strict)
-        made = read(usable) if usable else None
+        usable = _find_usable(read, chosen, on_step, is_strict=is_strict)
+        if not usable:
+            return None
+        request = read(usable)
     except IndexNotNamed as error:
-        option = _options_for(layout, taken)
+        option = _options_for(layout, chosen)
         if is_strict:
             error.fix = f"if you trust it, name the file in place of the extra or group: {option}"
             raise
-        named = f"it names the index {error.index}; if you trust the file: {option}"
-        on_step(f"note: {_named(taken)} is left out: {named}")
+        trust = f"it names the index {error.index}; if you trust the file: {option}"
+        on_step(f"note: {_join_file_names(chosen)} is left out: {trust}")
         return None
-    if made is None:
-        return None
-    on_step(f"note: packages of {_named(usable)} are installed, too; without them: --no-requirements")
-    for each in made.unread:
+    on_step(f"note: packages of {_join_file_names(usable)} are installed, too; without them: --no-requirements")
+    for each in request.unread:
         name = os.path.relpath(each.path)
         on_step(f"note: the list of {name} is known once it is installed: node0 asks its build, whose code makes it")
-    for note in made.notes:
+    for note in request.notes:
         on_step("note: " + note)
-    left_out = tuple(file for file in taken if file not in usable)
-    return replace(made, notes=(), left_out=(*left_out, *made.left_out))  # the notes are shown by now
+    left_out = tuple(file for file in chosen if file not in usable)
+    return replace(request, notes=(), left_out=(*left_out, *request.left_out))  # without the notes, just shown
 
 
 def _find_usable(
@@ -414,7 +494,7 @@ def _find_usable(
     *,
     is_strict: bool,
 ) -> list[str]:
-    """Each file is read by itself, so that a bad one leaves the others."""
+    """Return the files that can be read, with a note for each of the others. `is_strict`: raise their error instead."""
     usable: list[str] = []
     for file in files:
         try:
@@ -427,7 +507,8 @@ def _find_usable(
     return usable
 
 
-def _named(files: Iterable[str]) -> str:
+def _join_file_names(files: Iterable[str]) -> str:
+    """Return the names without their extras, as in `pyproject.toml[dev]`."""
     return join_words([file.partition("[")[0] for file in files])
 
 
@@ -436,11 +517,12 @@ def _paths(layout: ProjectLayout, files: Iterable[str]) -> list[Path]:
 
 
 def _options_for(layout: ProjectLayout, files: Iterable[str]) -> str:
+    """Return the `-r` options that name these files on a command line."""
     return " ".join(f"-r {shlex.quote(str(path))}" for path in _paths(layout, files))
 
 
 def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest) -> PlannedProject:
-    """The project with what `run --install` takes of its requirements, and what not. Pure."""
+    """Return the project with the requirements files that `run --install` uses, and those that it leaves out. Pure."""
     if not takes_own_requirements(asked):
         return project._replace(requirements=())
     if not wanted.files:
@@ -449,10 +531,10 @@ def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest)
     return project._replace(requirements=taken, left_out=wanted.left_out)
 
 
-def _note_on_none(layout: ProjectLayout, files: RequirementFiles) -> str:
-    """Why no requirements were taken although there are some; or empty."""
-    if files.others:
-        where = files.others[0].rpartition("/")[0]
-        one = f"one of {where}/" if where else "one of these files"
-        return f"no requirements were taken; to take {one}: --install {_options_for(layout, files.others[:1])}"
-    return ""
+def _note_on_other_files(layout: ProjectLayout, files: RequirementFiles) -> str:
+    """Return a note on requirements files that are used only if the call names them; empty if there are none."""
+    if not files.others:
+        return ""
+    directory = files.others[0].rpartition("/")[0]
+    one = f"one of {directory}/" if directory else "one of these files"
+    return f"no requirements were taken; to take {one}: --install {_options_for(layout, files.others[:1])}"

@@ -1,8 +1,9 @@
-"""Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync; has the
-line that copies `--data` to the hosts that lack it.
-mpirun starts all ranks by one path, and ranks with different torch or MPI cannot communicate. A path whose directories
-another account can change is only a note: a team may share its tree. So is a path among the script's arguments that no
-host has: it may be data to push, or a directory to be created.
+"""Checks that paths which the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
+
+mpirun starts all ranks by one path, and ranks with different torch or MPI cannot communicate. Data that hosts lack is
+refused with the line that copies it. Two things are only notes: a path whose directories another account can change,
+because a team may share its tree, and a path among the script's arguments that no host has, because it may be data to
+push, or a directory that the script creates.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.run.start.start_request import StartError, answers_of
+from ipexctl.run.start.start_request import StartError, ask_all
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
 _SAME_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
 _PACKAGES = (*_SAME_PACKAGES, *(mpi.package for mpi in MPIS), "accelerate", "transformers", "trl")
-"""On which a plan depends."""
+"""Packages on which a plan depends."""
 # Intel's mpirun looks for mpiexec.hydra on PATH. It is a script that prints errors first if its path has a space.
 _SCRIPT = """\
 {tests}
@@ -76,26 +77,34 @@ _OF_SYSTEM = re.compile(r"/(dev|proc|sys|run)?(/.*)?")
 
 @dataclass(frozen=True, slots=True)
 class FoundPython:
+    """The Python at --python, on one host."""
+
     version: tuple[int, int, int]
     prefix: str
     packages: Mapping[str, str] = field(hash=False)
     mpi: bool
+    """True if its environment has Intel MPI."""
     providers: tuple[str, ...]
     libraries: tuple[str, ...]
 
     def version_of(self, package: str) -> str:
+        """Return the version of a package, `python` for the Python itself; `(none)` if it is not installed."""
         return "{}.{}".format(*self.version) if package == "python" else self.packages.get(package, "(none)")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
+    """What one host has of the paths."""
+
     missing: tuple[str, ...] = ()
+    """Options with a path that the host lacks: `--data /data`."""
     mpi: Mpi | None = None
     setvars: bool = False
+    """True if the bindings around --mpi have a setvars.sh."""
     python: FoundPython | None = None
     python_error: str | None = None
     lacking: tuple[str, ...] = ()
-    """Arguments of the script that are no path there."""
+    """Arguments of the script that are no path on the host."""
     exposed: tuple[tuple[str, str], ...] = ()
     """An option with its path, and the directory above that another account can change."""
 
@@ -127,7 +136,10 @@ def check_paths(
     local_data: Mapping[str, LocalPath] | None = None,
     local_arguments: Mapping[str, LocalPath] | None = None,
 ) -> CheckedPaths:
-    """One round trip, or none without such a path; raises a StartError. `local_*`: the control machine's."""
+    """Check the paths of the call on all hosts, by one round trip, or none if the call has no such path. Raises a
+    StartError if a host lacks what it needs.
+
+    `local_data`, `local_arguments`: path → where this machine has it; None to look for absolute paths here."""
     asked = spec.asked
     hosts, unsynced = spec.hosts, spec.executed_path
     data = [path for path in asked.data if path.startswith("/")]
@@ -173,7 +185,7 @@ def check_paths(
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))
 
-    found = answers_of(hosts, pool, check)
+    found = ask_all(hosts, pool, check)
     if local_data is None:
         local_data = {path: LocalPath(path, path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
     checked = evaluate_paths(found, asked.python, hosts, local_data, local_arguments)
@@ -181,20 +193,23 @@ def check_paths(
 
 
 def data_arguments(arguments: Sequence[str]) -> dict[str, str]:
-    """Paths that a script may read, with their options: not the system's, nor of options for what it writes. Pure."""
-    found, option = dict[str, str](), ""
+    """Return the arguments that may be paths which a script reads → their option (empty if there is none). Paths of the
+    system, and values of options whose name says that the script writes there, are left out. Pure."""
+    paths, option = dict[str, str](), ""
     for argument in arguments:
         name, equals, value = argument.partition("=") if argument.startswith("-") else (option, "", argument)
         option = name if argument.startswith("-") and not equals else ""
         path = posixpath.normpath(value) if value.startswith("/") else value.rstrip("/") or "/"
         if not _OF_SYSTEM.fullmatch(path) and path.isprintable() and not _WRITTEN.search(name.lower()):
-            found[path] = name
-    return found
+            paths[path] = name
+    return paths
 
 
 def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, LocalPath]:
-    """Relative paths among the script's arguments that a sync leaves out; of what the control machine lacks, too, only
-    files by their names. What `--dataset_name` and `--model_name_or_path` lack is noted earlier."""
+    """Return the relative paths among the script's arguments that a sync leaves out: argument → where it is.
+
+    An argument that this machine lacks, too, is only among them if its name is that of a data file. What
+    `--dataset_name` and `--model_name_or_path` lack is noted earlier."""
     project = spec.project
     work = project.root / project.subdirectory
     words = {word: option for word, option in data_arguments(spec.asked.argv[1:]).items() if word[0] != "/"}
@@ -211,7 +226,7 @@ def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, 
 
 
 def _target_of(source: Path, tree: str) -> str:
-    """A place of the user's on the hosts, for `push`. The tree is HOME/code/NAME."""
+    """Return the path on the hosts for `push`, beside the ipexctl home. `tree`: HOME/code/NAME."""
     return str(PurePosixPath(tree).parents[2] / (source.resolve().name or "data"))
 
 
@@ -221,7 +236,7 @@ def check_data(
     pool: SessionPool,
     arguments: Mapping[str, LocalPath],
 ) -> tuple[str, ...]:
-    """Check relative --data directories; return notes on the arguments. Raises a StartError."""
+    """Check relative --data directories, and return notes on the arguments. Raises a StartError if hosts lack data."""
     root = spec.project.root
     sources = {
         posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
@@ -238,7 +253,7 @@ def check_data(
 
 
 def parse_paths(output: str) -> FoundPaths:
-    """Raises MalformedReply. Pure."""
+    """Return what the script of `check_paths` printed on a host. Raises MalformedReply. Pure."""
     lines = [line.partition(" ") for line in output.splitlines()]
     said = {word: rest for word, _, rest in lines}
     mpi, _, banner = said.get("mpi", "").partition("\t")
@@ -272,7 +287,10 @@ def evaluate_paths(
     local_data: Mapping[str, LocalPath],
     local_arguments: Mapping[str, LocalPath],
 ) -> CheckedPaths:
-    """`found` is in the order of the hosts. Raises a StartError. Pure."""
+    """Return what the hosts have in common, or raise a StartError if they differ or lack something. Pure.
+
+    `found`: host → what it has, in the order of the hosts. `python`: the path of --python; None if the call has
+    none."""
     missing: dict[str, list[str]] = {}
     for name, paths in found.items():
         for line in paths.missing:
@@ -322,11 +340,11 @@ def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalPa
 
 
 def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
-    hosts: dict[tuple[str, str], list[str]] = {}
+    hosts_with: dict[tuple[str, str], list[str]] = {}
     for name, paths in found.items():
-        for each in paths.exposed:
-            hosts.setdefault(each, []).append(name)
-    for (path, detail), names in hosts.items():
+        for exposed in paths.exposed:
+            hosts_with.setdefault(exposed, []).append(name)
+    for (path, detail), names in hosts_with.items():
         yield (
             f"{path} on {fold(names)}: {detail}, so another account can decide what the ranks execute; "
             "use a directory of your own unless you trust it"
@@ -405,7 +423,8 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
 
 
 def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str]) -> str | None:
-    """`hosts`: all hosts of the call in order. None if no host has the directory."""
+    """Return the line of sh that copies a directory from the first host that has it to those that lack it; None if no
+    host has it. `hosts`: all hosts of the call, in order."""
     source = next((host for host in hosts if host.name not in lacking), None)
     targets = [host for host in hosts if host.name in lacking]
     if source is None:

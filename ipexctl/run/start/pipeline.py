@@ -1,22 +1,26 @@
 """Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
-Slow steps begin early in the background, and the step that needs them waits:
+
+Slow steps begin early in the background, and the step that needs their result waits for them:
+
 project is read ──► hosts are asked for their copies of it ───────────┐
 facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
-Each step that leaves something behind adds its removal to `_Undo`, so a run that does not start leaves nothing.
+
+Each step that leaves something on a host adds its removal to `_Undo`, so a run that does not start leaves nothing where
+the hosts can be reached. A start whose end is unknown, because node0 was lost meanwhile, removes nothing: it may run.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.live_runs import CallDetails
 from ipexctl.homes.pending import clear_pending, mark_pending
 from ipexctl.homes.prune_runs import prune_local, read_limits
@@ -27,94 +31,42 @@ from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.node.common.placeholders import fill_run
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
 from ipexctl.remote.caller import identify_caller
-from ipexctl.remote.connector import OpenHosts, SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.start.begin import Launch
+from ipexctl.run.start.checks_after_upload import CHECKS_AFTER_UPLOAD
 from ipexctl.run.start.connection_checks import check_connectivity
-from ipexctl.run.start.context import gather, likely_nodes
+from ipexctl.run.start.context import likely_nodes
 from ipexctl.run.start.earlier_runs import find_earlier_files
 from ipexctl.run.start.exclusive import HostLocks, OtherRunBegan, check_alone, lock_hosts, notes_on_hiding
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import check_on_hosts, install_by_run
-from ipexctl.run.start.sent_run import PARTS, SentRun
 from ipexctl.run.start.start_notes import (
-    AFTER_START,
-    OF_PLAN,
-    OF_SCRIPT,
-    OF_START,
-    REFUSALS,
-    ShownNotes,
-    texts_of,
+    AFTER_START_NOTES,
+    BEFORE_START_NOTES,
+    DRY_RUN_NOTES,
+    PLAN_NOTES,
+    SCRIPT_CHECKS,
+    collect_notes,
 )
 from ipexctl.run.start.start_project import find_commit
 from ipexctl.run.start.start_request import StartError, StartFailure, check_pool_plan
-from ipexctl.run.start.upload import ProjectUpload
-from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
+from ipexctl.run.start.watcher import PlannedRun, StartedRun
 from ipexctl.run.windows import earlier_memory
 from ipexctl.sync.path_notes import note_secret_files
 
 
-class RunStart:
-    """One call that starts or plans a run, and what it knows of the project and the hosts, each read once."""
-
-    def __init__(self, spec: RunSpec, pool: SessionPool, watcher: StartWatcher) -> None:
-        self.spec, self.pool, self.watcher = spec, pool, watcher
-        self.opened = OpenHosts(spec.hosts, pool, spec.asked.home, spec.asked.iface, spec.timeout)
-        self.notes = ShownNotes(watcher.on_note, spec)
-        self._project: ProjectUpload | None = None
-        self._probed: tuple[HostFacts, ...] = ()
-        self.packages: Mapping[str, str] = {}
-        """What the environment has once the install that a dry run looked up is done."""
-
-    @property
-    def project(self) -> ProjectUpload:
-        if self._project is None:
-            self._project = ProjectUpload(self.spec, self.opened, self.watcher.on_step)
-        return self._project
-
-    def probe(self) -> tuple[HostFacts, ...]:
-        """All answers: an abandoned gather cancels the pool, and so a whole playbook."""
-        self._probed = self._probed or tuple(gather_facts(self.opened))
-        return self._probed
-
-    @contextmanager
-    def named(self, run: str) -> Iterator[None]:
-        """Put an id in place of `{run}`: of the first run that this one resumes, else `run`. Restore the typed spec at
-        the end, because another start has another id."""
-        typed = self.spec
-        self.spec = in_run(typed, (*typed.asked.resumed, run)[0])
-        try:
-            yield
-        finally:
-            self.spec = typed
-
-    def forget_hosts(self) -> None:
-        self._probed = ()
-
-    def forget(self) -> None:
-        """The project and the hosts may have changed."""
-        self._project, self._probed = None, ()
-
-    def gather(self, *, dry_run: bool = False, before_install: bool = False) -> Gathered:
-        found = gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
-        return replace(found, env=replace(found.env, packages={**found.env.packages, **self.packages}))
-
-    def show(self, notes: Iterable[str]) -> None:
-        """Each note once; an empty one is none."""
-        for text in filter(None, notes):
-            self.notes.show(text)
-
-
 class _Undo(ExitStack):
-    """How to remove what the steps leave behind, in reverse order; used unless the run starts."""
+    """Removes what the steps have left behind, in reverse order, unless `pop_all` is called once the run has
+    started."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unreached = set[str]()
+        """Hosts that could not be reached to remove what is there."""
 
     def on_hosts(self, clean: Callable[[], frozenset[str]]) -> None:
         """`clean` returns the hosts that it could not reach."""
@@ -122,8 +74,9 @@ class _Undo(ExitStack):
 
 
 def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) -> PlannedRun | StartFailure:
-    """The steps of `start_run` up to the first that changes something, for --dry-run and export. `checks_script`: look
-    for the script's modules in an environment that exists."""
+    """Plan the run for --dry-run and export: take the steps of `start_run` that change nothing.
+
+    `checks_script`: also look for the modules that the script imports, if the environment exists on the hosts."""
     try:
         with ExitStack() as at_end:
             at_end.enter_context(start.named("{run}"))
@@ -131,18 +84,20 @@ def plan_run(start: RunStart, run: str = "RUN", *, checks_script: bool = False) 
             project.compare(lease=None)
             at_end.callback(project.release)
             context, plan = _plan(start, run, dry_run=True)
-            tree, _ = project.upload(context)
+            project.upload(context)
             if checks_script and context.env.is_installed:
-                start.show(check_on_hosts(context, context.nodes_of(plan), project.content(), start.pool))
+                start.show(check_on_hosts(context, context.spec.nodes_of(plan), project.content(), start.pool))
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
-            plan = in_tree(plan._replace(notes=tuple(map(spec.options.apply, notes))), tree, spec)
+            plan = with_tree_paths(plan._replace(notes=tuple(map(spec.options.apply, notes))), project.tree, spec)
             return PlannedRun(plan, context)
     except StartError as error:
         return error.failure
 
 
 def start_run(start: RunStart) -> StartedRun | StartFailure:
-    """Start a run. It is in the registry before its first rank lives; of one that does not start, nothing is left."""
+    """Start a run. The run is in the registry before its first rank lives.
+
+    With --exclusive, a start that was overtaken by another run waits for that run, and begins again."""
     spec, run = start.spec, new_id(start.spec.asked.script, time.time())
     note_secret_files(spec.secret_files)
     with ExitStack() as at_end:
@@ -162,7 +117,8 @@ def start_run(start: RunStart) -> StartedRun | StartFailure:
 
 
 def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> StartedRun:
-    """Raises a StartError; then nothing of the run is left."""
+    """Start the run on hosts that are free, or that it may share with other runs. Raises a StartError, or
+    OtherRunBegan, if the run does not start."""
     spec, pool, project = start.spec, start.pool, start.project
     registry, undo, retention = RunRegistry(), _Undo(), read_limits(os.environ)
     with mark_pending(registry.directory, run, undo.unreached), undo:
@@ -171,25 +127,24 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         undo.on_hosts(project.release)
         context, plan = _plan(start, run, locks=locks)
 
-        project.content(waits=False)  # refused by now: the hosts need no check
-        preflight = run_in_background(lambda: _preflight(start, context, plan), "preflight")
-        undo.callback(wait, (preflight,))  # its notes come before the answer of the call
-        content = project.content()  # while no host has a file of the run
+        project.content(waits=False)  # if the project was already refused, do not bother the hosts with the preflight
+        preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
+        undo.callback(wait, (preflight,))  # or its notes could appear after the call has returned
+        project.content()  # a project that is refused here has put no file of the run on a host yet
         record = new_record(context, plan, pool.connector.options)
         undo.callback(registry.remove, run)
         launch = Launch(record, pool, retention)
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
-        tree, upload_seconds = project.upload(context, preflight)
-        sent = SentRun(spec, in_tree(plan, tree, spec), record.nodes, tree, content, pool, registry)
-        for part in PARTS:
-            found, notes = part(sent)
-            sent = replace(sent, plan=found)
+        upload_seconds = project.upload(context, preflight)
+        plan = with_tree_paths(plan, project.tree, spec)
+        for check in CHECKS_AFTER_UPLOAD:
+            plan, notes = check(start, plan)
             start.show(notes)
-        earlier = run_in_background(lambda: find_earlier_files(sent), "earlier files")
+        earlier = run_in_background(partial(find_earlier_files, start, plan), "earlier files")
         undo.callback(wait, (earlier,))
-        plan = sent.plan._replace(
+        plan = plan._replace(
             commit=find_commit(spec.project.root),
             before_start={"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds},
             by=identify_caller(os.environ),
@@ -211,12 +166,13 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    start.show(texts_of(AFTER_START, context, plan))
+    start.show(collect_notes(AFTER_START_NOTES, context, plan))
     return StartedRun(record, launch)
 
 
 def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run: bool = False) -> tuple[Gathered, Plan]:
-    """Raises a StartError, and a UserError for ranks to show that do not exist."""
+    """Gather what the plan needs, and make it. Raises a StartError, and a UserError if the call names ranks to show
+    that the plan does not have."""
     spec, context = start.spec, start.gather(dry_run=dry_run)
     if dry_run:
         start.project.content()  # named before any note
@@ -226,11 +182,12 @@ def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run:
     if locks is not None:
         check_alone(plan.other_runs, locks)
     start.watcher.on_planned(plan)
-    start.show(texts_of(OF_SCRIPT if dry_run else OF_START, context, plan))
+    start.show(collect_notes(DRY_RUN_NOTES if dry_run else BEFORE_START_NOTES, context, plan))
     return context, plan
 
 
 def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks:
+    """Lock the hosts that will probably get ranks, waiting for other runs as --wait says; release them at the end."""
     spec = start.spec
     call = CallDetails(identify_caller(os.environ), spec.asked.script, spec.asked.tag or "")
     locks = lock_hosts(likely_nodes(spec), run, spec.asked.wait, start.pool, start.watcher.on_step, call)
@@ -242,7 +199,9 @@ def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks:
 
 
 def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
-    nodes = context.nodes_of(plan)
+    """Check the connections between the nodes and the script's imports at the same time. Return the record of the
+    connections. If both checks fail, raise the failure of the connections."""
+    nodes = context.spec.nodes_of(plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
     try:
         start.show(check_on_hosts(context, nodes, start.project.content(), start.pool))
@@ -253,14 +212,15 @@ def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRe
 
 
 def make_plan(context: Gathered, run: str) -> Plan:
-    """The plan of a run; its working directory follows when the hosts' tree is known. Raises a StartError."""
+    """Return the plan of a run, without a working directory: `with_tree_paths` adds it once the hosts have the project.
+    Raises a StartError if the run must not or cannot start."""
     spec = context.spec
-    for refuse in REFUSALS:
+    for refuse in SCRIPT_CHECKS:
         refuse(spec, context.env.packages)
     plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
         raise StartError(plan)
-    plan = plan._replace(notes=tuple(texts_of(OF_PLAN, context, plan)))
+    plan = plan._replace(notes=tuple(collect_notes(PLAN_NOTES, context, plan)))
     if plan.env:
         requirements = spec.project.requirements
         own = sorted({*requirements.names} - {pin.partition("==")[0] for pin in requirements.pins})
@@ -275,18 +235,8 @@ def make_plan(context: Gathered, run: str) -> Plan:
     return plan
 
 
-def in_tree(plan: Plan, tree: str, spec: RunSpec) -> Plan:
-    """The plan with the ranks' working directory and the modules' directories in the tree that the hosts have."""
+def with_tree_paths(plan: Plan, tree: str, spec: RunSpec) -> Plan:
+    """Return the plan with the ranks' working directory, and with the directories of the project's own modules in
+    `tree`, the project's path on the hosts."""
     settings = (*plan.settings, *own_paths(plan.project, tree, plan.rundir))
     return plan._replace(cwd=str(PurePosixPath(tree) / spec.project.subdirectory), settings=settings)
-
-
-def in_run(spec: RunSpec, run: str) -> RunSpec:
-    """Return the spec with the id in place of `{run}` in what ranks execute and in --checkpoint. `asked.argv` stays as
-    it was typed, because printed commands repeat it. Behind `--`, each rank replaces all placeholders."""
-    asked, command = spec.asked, spec.project.command
-    if asked.checkpoint is not None:
-        asked = asked._replace(checkpoint=fill_run((asked.checkpoint,), run)[0])
-    if not asked.is_behind_dashes:
-        command = fill_run(command, run)
-    return replace(spec, asked=asked, project=replace(spec.project, command=command))

@@ -1,6 +1,10 @@
-"""`run --resume`: plans a run anew on the hosts that are left, and refuses one whose checkpoint is lost. A run is alive
-if any host shows a process of it. An unreachable host is left out. Each host keeps its number of ranks, and scripts get
-the world size of the very first run, whose global batch they keep.
+"""`run --resume`: plans a run again on the hosts that answer, and refuses one whose checkpoint is lost.
+
+- A run is alive if any host shows a process of it; it is then not resumed.
+- A host that cannot be reached is left out. A number of ranks (-n) of the first call shrinks with the hosts.
+- Scripts get the world size of the very first run, so that they can keep its global batch.
+- Before the ranks start, each host keeps a copy of the checkpoint that the run resumes from, because the new run writes
+  to the same path. Whose checkpoint a path has is read from the records of runs' files, not from times.
 """
 
 from __future__ import annotations
@@ -35,16 +39,20 @@ from ipexctl.run.start.exclusive import inspect_hosts
 from ipexctl.run.start.start_request import (
     StartError,
     StartFailure,
-    answers_of,
+    ask_all,
     first_of_stores,
     refuse_bad_rank_counts,
 )
 from ipexctl.text import format_count
 
 NO_ANSWER: Final = (Unreachable, TimedOut)
+"""Errors of a host that may come back. Any other error is an answer."""
+Answer = tuple[KeptCheckpoint, HostCopies | None]
+"""What a host has of the resumed run's checkpoint; and its copies, if the run's record names a checkpoint."""
 
 
 def refuse_job(record: RunRecord) -> None:
+    """Refuse to resume a run of a scheduler's job: the next job may get other hosts. Raises a UserError."""
     if record.plan.job:
         raise UserError(
             f"run {record.id} was in job {record.plan.job} of the scheduler, which chooses the hosts of the next one",
@@ -55,7 +63,10 @@ def refuse_job(record: RunRecord) -> None:
 def on_hosts_left(
     spec: RunSpec, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
 ) -> RunSpec:
-    """`typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive."""
+    """Return the spec for the hosts that answer. `typed`: options of this call, besides those of the run.
+
+    Raises a CallError if too few hosts answer, if the run is alive, or if it has finished and no argument has
+    changed."""
     outcomes = inspect_hosts(hosts_to_inspect(spec, record), pool)
     snapshots = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
     status = read_newest_status(RunRegistry().directory / record.id)
@@ -63,21 +74,21 @@ def on_hosts_left(
         reason, fix = finished_run(record.id, status, spec.typed)
         raise CallError(reason, fix=spec.options.apply(fix), exit_code=2)
     if status is not None and status.checkpoint and not spec.asked.checkpoint and len(spec.hosts) > 1:
-        place = posixpath.dirname(status.checkpoint) or status.checkpoint
-        spec = replace(spec, asked=spec.asked._replace(checkpoint=place))
-        on_note(f"all hosts get what run {record.id} saved in {place}, as with --checkpoint {quote(place)}")
-    found = resumed_spec(spec, record, snapshots, typed)
-    if isinstance(found, Refusal):
-        raise CallError(found.reason, fix=spec.options.apply(found.fix), exit_code=found.exit_code)
+        directory = posixpath.dirname(status.checkpoint) or status.checkpoint
+        spec = replace(spec, asked=spec.asked._replace(checkpoint=directory))
+        on_note(f"all hosts get what run {record.id} saved in {directory}, as with --checkpoint {quote(directory)}")
+    resumed = resumed_spec(spec, record, snapshots, typed)
+    if isinstance(resumed, Refusal):
+        raise CallError(resumed.reason, fix=spec.options.apply(resumed.fix), exit_code=resumed.exit_code)
     for host in spec.hosts:
-        if isinstance(error := snapshots[host.name], HostError) and host not in found.hosts:
+        if isinstance(error := snapshots[host.name], HostError) and host not in resumed.hosts:
             on_note(f"{host.name} is left out: {error.reason}")
-    on_note(f"run {record.id} is resumed on {fold(host.name for host in found.hosts)}")
-    return found
+    on_note(f"run {record.id} is resumed on {fold(host.name for host in resumed.hosts)}")
+    return resumed
 
 
 def hosts_to_inspect(spec: RunSpec, record: RunRecord) -> tuple[Host, ...]:
-    """The hosts of the call, and the run's node0 if the call leaves that out."""
+    """Return the hosts of the call, and the run's node0 if the call does not name it."""
     known = {host.name for host in spec.hosts}
     return (*spec.hosts, *(host for host in (record.node0,) if host.name not in known))
 
@@ -85,9 +96,10 @@ def hosts_to_inspect(spec: RunSpec, record: RunRecord) -> tuple[Host, ...]:
 def resumed_spec(
     spec: RunSpec, record: RunRecord, snapshots: Mapping[str, HostSnapshot | HostError | None], typed: Collection[str]
 ) -> RunSpec | Refusal:
-    """`snapshots`: by the name of each of `hosts_to_inspect`. `typed`: the options besides --resume.
+    """Return the spec for the hosts that answer, or why the run is not resumed. Pure.
 
-    Raises a UserError for options that do not fit the hosts. Pure.
+    `snapshots`: name of each of `hosts_to_inspect` → its processes, or why it could not be asked. `typed`: the options
+    of the call besides --resume. Raises a UserError for numbers of ranks that do not fit the hosts.
     """
     asked, node0 = spec.asked, record.node0.name
     alive = [
@@ -117,7 +129,7 @@ def resumed_spec(
             away,
             3,
         )
-    found = replace(
+    resumed = replace(
         spec,
         hosts=left,
         options=spec.options.without(away),
@@ -127,83 +139,98 @@ def resumed_spec(
             resumed=(*record.plan.asked.resumed, record.id),
         ),
     )
-    refuse_bad_rank_counts(found.asked, left)
-    return found
+    refuse_bad_rank_counts(resumed.asked, left)
+    return resumed
 
 
-_HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
+_HOST_OPTIONS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
 
 
 def keep_checkpoint(
     spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
 ) -> tuple[str, str]:
-    """Keep a copy of the checkpoint that the run resumes from on each host that has it. Returns what is known of that,
-    and the plan's `resumes_from`.
+    """Keep a copy of the checkpoint that the run resumes from on each host that has it.
 
-    Raises a StartError if a copy does not fit, or if the resumed run had a checkpoint, and no host has it as that run
-    left it."""
-    asked = spec.asked
-    cwd, home, run = plan.cwd, plan.home, asked.resumed[-1]
-    statuses = {each: status for each in asked.resumed if (status := read_newest_status(registry.directory / each))}
-    path = posixpath.join(cwd, asked.checkpoint) if asked.checkpoint else ""
-    last = next((each for each, status in reversed(statuses.items()) if status.checkpoint), "")
+    Return a sentence about the checkpoint, and its name for `Plan.resumes_from` (`RUN:PATH`; empty if no host has one).
+    Raises a StartError if another run has overwritten the checkpoint, if a copy does not fit, or if the resumed run had
+    a checkpoint and no host has a complete one."""
+    asked, cwd, run = spec.asked, plan.cwd, spec.asked.resumed[-1]
+    statuses = {name: status for name in asked.resumed if (status := read_newest_status(registry.directory / name))}
+    last = next((name for name, status in reversed(statuses.items()) if status.checkpoint), "")
     recorded, source = (statuses[last].checkpoint, registry.get(last)) if last else ("", None)
-    later = {each: list(statuses.values())[at + 1 :] for at, each in enumerate(statuses)}
+    later = {name: list(statuses.values())[at + 1 :] for at, name in enumerate(statuses)}
     keep: KeepRequest = {
-        "home": home,
+        "home": plan.home,
         "cwd": cwd,
         "resumed": asked.resumed,
         "recorded": posixpath.join(cwd, source.plan.cwd if source else "", recorded) if recorded else "",
-        "path": path,
-        "superseded": [each for each in statuses if any(has_gone_on(run, statuses[each]) for run in later[each])],
+        "path": posixpath.join(cwd, asked.checkpoint) if asked.checkpoint else "",
+        "superseded": [name for name in statuses if any(has_gone_on(new, statuses[name]) for new in later[name])],
         "sets_aside": False,
     }
-    had_one = path and any(status.has_checkpoint for status in statuses.values())
-    tree = "" if posixpath.isabs(asked.checkpoint or "") else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
-    request = {"path": path if had_one else "", "home": home, "tree": tree, "keep": keep}
+    had_checkpoint = any(status.has_checkpoint for status in statuses.values())
+    answers = _find_kept(spec, first_of_stores(nodes, plan), keep, pool, wants_copies=had_checkpoint)
+    kept = {name: checkpoint for name, (checkpoint, _) in answers.items()}
+    copies = {name: report for name, (_, report) in answers.items() if report is not None}
+    has_own = any(checkpoint.run in asked.resumed for checkpoint in kept.values())
+    is_lost = bool(recorded and kept) and not has_own
+    if is_lost and not any(checkpoint.has_record for checkpoint in kept.values()):
+        raise StartError(unlisted_checkpoint(run, asked.checkpoint or posixpath.dirname(recorded), spec.typed))
+    if is_lost or (copies and not any(plan_exchange(copies).known.values())):
+        record = registry.get(run)
+        away = [name for name in (record.hosts if record is not None else ()) if name not in kept]
+        raise StartError(lost_checkpoint(asked.checkpoint or recorded, run, list(kept), away, spec.typed))
+    newest = max(kept.values(), key=lambda checkpoint: checkpoint.written)
+    source_name = f"{newest.run}:{_relative(newest.path, cwd)}" if newest.path else ""
+    return describe_kept(kept, asked, cwd), source_name
 
-    def ask(host: Host, session: Session) -> tuple[KeptCheckpoint, HostCopies | None]:
-        del host
-        reply = call(
-            session, "files.checkpoint", "find", request, label="look for checkpoints", silence=PATIENCE,
-        )  # fmt: skip
+
+def _find_kept(
+    spec: RunSpec, hosts: Sequence[Host], keep: KeepRequest, pool: SessionPool, *, wants_copies: bool
+) -> dict[str, Answer]:
+    """Return each host's answer. A host where another run has overwritten the checkpoint is asked again, to set those
+    files aside and put the kept copy in their place, if another host still has the run's own.
+
+    `hosts`: one of each home. `wants_copies`: ask for all copies at --checkpoint, too. Raises a StartError if no host
+    has the run's own checkpoint any more."""
+    asked, cwd, path = spec.asked, keep["cwd"], keep["path"]
+    is_absolute = posixpath.isabs(asked.checkpoint or "")
+    tree = "" if is_absolute else posixpath.relpath(cwd, f"{keep['home']}/code").partition("/")[0]
+    wants_copies = wants_copies and bool(path)
+    request = {"path": path if wants_copies else "", "home": keep["home"], "tree": tree, "keep": keep}
+
+    def ask(_: Host, session: Session) -> Answer:
+        reply = call(session, "files.checkpoint", "find", request, label="look for checkpoints", silence=PATIENCE)
         try:
             kept = reply.record("kept").decode(KeptCheckpoint)
-            return kept, read_host_copies(reply.record("report"), posixpath.basename(path)) if had_one else None
+            copies = read_host_copies(reply.record("report"), posixpath.basename(path)) if wants_copies else None
         except (ValueError, TypeError, KeyError):
             raise HostError("its list of checkpoints cannot be read", Fix("`ipexctl doctor`")) from None
+        return kept, copies
 
-    found = dict[str, tuple[KeptCheckpoint, HostCopies | None]]()
-    asking = first_of_stores(nodes, plan)
+    answers: dict[str, Answer] = {}
+    asking = hosts
     for sets_aside in (False, True):
         keep["sets_aside"] = sets_aside
-        found |= answers_of(asking, pool, ask)
-        replaced = {name: kept for name, (kept, _) in found.items() if kept.path and kept.run not in asked.resumed}
-        if replaced and (sets_aside or len(replaced) == sum(bool(kept.path) for kept, _ in found.values())):
-            raise StartError(replaced_checkpoint(run, replaced, cwd, spec.typed))
+        answers |= ask_all(asking, pool, ask)
+        having = {name: kept for name, (kept, _) in answers.items() if kept.path}
+        replaced = {name: kept for name, kept in having.items() if kept.run not in asked.resumed}
+        nobody_has_it = len(replaced) == len(having)
+        if replaced and (sets_aside or nobody_has_it):
+            raise StartError(replaced_checkpoint(asked.resumed[-1], replaced, cwd, spec.typed))
         asking = [host for host in asking if host.name in replaced]
-        keep["recorded"] = keep["recorded"] or next((kept.path for kept, _ in found.values() if kept.path), "")
+        keep["recorded"] = keep["recorded"] or next((kept.path for kept in having.values()), "")
         if not asking:
             break
-    reports = {name: report for name, (_, report) in found.items() if report is not None}
-    has_own = any(kept.run in asked.resumed for kept, _ in found.values())
-    if recorded and found and not has_own and not any(kept.has_record for kept, _ in found.values()):
-        raise StartError(unlisted_checkpoint(run, asked.checkpoint or posixpath.dirname(recorded), spec.typed))
-    if (recorded and found and not has_own) or (reports and not any(plan_exchange(reports).known.values())):
-        record = registry.get(run)
-        away = [name for name in (record.hosts if record is not None else ()) if name not in found]
-        raise StartError(lost_checkpoint(asked.checkpoint or recorded, run, list(found), away, spec.typed))
-    kept = {name: each for name, (each, _) in found.items()}
-    newest = max(kept.values(), key=lambda each: each.written)
-    return describe_kept(kept, asked, cwd), f"{newest.run}:{_shown(newest.path, cwd)}" if newest.path else ""
+    return answers
 
 
 def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> Fix:
-    """What is known of the checkpoint before the start: that it is there, and what was in its place. Pure."""
-    hosts: dict[str, list[str]] = {}
-    for host, each in kept.items():
-        hosts.setdefault(each.path, []).append(host)
-    there = [f"{_shown(path, cwd)} is there on {fold(names)}" for path, names in hosts.items() if path]
+    """Return what is known of the checkpoint before the start: which hosts have it, and what was in its place. Pure."""
+    hosts_with: dict[str, list[str]] = {}
+    for host, checkpoint in kept.items():
+        hosts_with.setdefault(checkpoint.path, []).append(host)
+    there = [f"{_relative(path, cwd)} is there on {fold(names)}" for path, names in hosts_with.items() if path]
     if not there:  # the record of a run that nobody followed is on node0 alone
         return Fix.of([f"no whole checkpoint of run {asked.resumed[-1]} is there on {fold(kept)}"])
     text = f"{'; '.join(there)}, and is kept until a newer one is there; {asked.script} decides whether it loads it"
@@ -211,8 +238,9 @@ def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) ->
 
 
 def _describe_replaced(kept: KeptCheckpoint, cwd: str) -> Fix:
+    """Return what became of the files that were in the checkpoint's place; empty if nothing was."""
     run, _, path = kept.replaced.partition(":")
-    fields = {"run": run, "source": f"{run}:{_shown(path, cwd)}"}
+    fields = {"run": run, "source": f"{run}:{_relative(path, cwd)}"}
     aside = Fix("what no run wrote there is now {path}", path=kept.set_aside) if kept.set_aside else Fix("")
     if not run:
         return aside
@@ -222,7 +250,7 @@ def _describe_replaced(kept: KeptCheckpoint, cwd: str) -> Fix:
 
 
 def finished_run(run: str, status: RunStatus, typed: TypedCall) -> tuple[str, Fix]:
-    """Why a run that has succeeded is not resumed, and what to do instead. Pure."""
+    """Return why a run that has succeeded is not resumed, and what to do instead. Pure."""
     progress = status.progress
     steps = f" (step {progress.step} of {progress.steps})" if progress is not None and progress.steps else ""
     anew = ipexctl_command("run", *typed.options, argv=typed.words)
@@ -235,7 +263,7 @@ def finished_run(run: str, status: RunStatus, typed: TypedCall) -> tuple[str, Fi
 
 
 def unlisted_checkpoint(run: str, path: str, typed: TypedCall) -> StartFailure:
-    """Why a run of an older version is not resumed: nobody knows whether its checkpoint is still its own. Pure."""
+    """Say that nobody knows whether the checkpoint of a run without a record of files is still that run's. Pure."""
     anew = ipexctl_command("run", *typed.options, argv=typed.words)
     fix = Fix(
         "to continue from what is in {path} now: {anew}, with --checkpoint {path} behind run",
@@ -249,30 +277,35 @@ def unlisted_checkpoint(run: str, path: str, typed: TypedCall) -> StartFailure:
 
 
 def replaced_checkpoint(run: str, replaced: Mapping[str, KeptCheckpoint], cwd: str, typed: TypedCall) -> StartFailure:
-    """Why the run is not resumed if another run has overwritten its checkpoint everywhere. Pure."""
+    """Say that another run has overwritten the checkpoint on every host that had it. Pure.
+
+    `replaced`: host → the other run's checkpoint."""
     newest = max(replaced.values(), key=lambda kept: (bool(kept.run), kept.written))
     sentence = LaterWrite(newest.run, newest.written).sentence
     anew = Fix("to start over: {anew}", anew=ipexctl_command("run", *typed.options, argv=typed.words))
     other = Fix("to go on from that one: `ipexctl run --resume {run}`; ", run=newest.run) if newest.run else Fix("")
     return StartFailure(
-        f"{_shown(newest.path, cwd)} on {fold(replaced)} is no longer of run {run}, and no copy is kept: {sentence}",
+        f"{_relative(newest.path, cwd)} on {fold(replaced)} is no longer of run {run}, and no copy is kept: {sentence}",
         other + anew,
         tuple(replaced),
         2,
     )
 
 
-def _shown(path: str, cwd: str) -> str:
+def _relative(path: str, cwd: str) -> str:
+    """Return a path below `cwd` relative to it, and any other path as it is."""
     return posixpath.relpath(path, cwd) if path.startswith(f"{cwd}/") else path
 
 
 def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:
-    """Why the run is not resumed, with the line that begins at the first step. Pure."""
+    """Say that no host which answers has a complete checkpoint of the run. Pure.
+
+    `hosts`: those that were asked. `away`: hosts of the run that were not; they may have it."""
     options = list(typed.options)
     for at in reversed(range(len(options))):  # the hosts that answer replace those in the first call
         name = options[at].partition("=")[0]
-        if name in _HOSTS or (name[:2] in _HOSTS and not name.startswith("--")):
-            del options[at : at + 2 if options[at] in _HOSTS else at + 1]
+        if name in _HOST_OPTIONS or (name[:2] in _HOST_OPTIONS and not name.startswith("--")):
+            del options[at : at + 2 if options[at] in _HOST_OPTIONS else at + 1]
     anew = Fix("to start over: {call}", call=ipexctl_command("run", *options, argv=typed.words))
     return StartFailure(
         f"run {run} had a checkpoint in {quote(path)}, but there is no complete copy on {fold(hosts)}",

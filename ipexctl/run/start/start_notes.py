@@ -1,5 +1,11 @@
-"""The refusals and notes of a start, each a part of one shape. `pipeline.py` shows the notes of `NOTES`, in order;
-`make_plan` there refuses what one of `REFUSALS` does.
+"""What a user should know before a run starts: checks that refuse the run, and notes that do not.
+
+- `SCRIPT_CHECKS` refuse a script that cannot work with the packages of the environment; `pipeline.make_plan` calls
+  them.
+- `PLAN_NOTES` become part of the plan, which `plan.json` and its readers keep.
+- `DRY_RUN_NOTES` and `BEFORE_START_NOTES` are shown by the call alone, `AFTER_START_NOTES` once the ranks live.
+
+A note may be wrong about a script; a check may not.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
@@ -29,7 +35,6 @@ from ipexctl.node.common.hub_cache import is_repo_id
 from ipexctl.node.common.placeholders import RUN, used_names
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.env.check import normalize
-from ipexctl.projects.own_launches import RAY
 from ipexctl.projects.root import real_path
 from ipexctl.projects.trainer_use import SETTING
 from ipexctl.run.start.script_imports import check_own_modules
@@ -37,46 +42,32 @@ from ipexctl.run.start.start_request import StartError
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.text import format_count
 
-_SHOWN: Final = PathNotes("start-notes")
-_CALLS_KEPT: Final = 30
-_NEAR_END: Final = 3600
-"""Seconds before the end of a job from which a note names it."""
-_FIRST: Final = "4.54"
-"""The first transformers with average_tokens_across_devices=True: `Trainer.compute_loss` multiplies each rank's loss by
-the number of ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss."""
-
+_SHOWN_NOTES: Final = PathNotes("start-notes")
+"""For each project, digests of the notes that its last calls have shown."""
+_MOST_CALLS_REMEMBERED: Final = 30
+_SOON: Final = 3600
+"""A job that ends within so many seconds is worth a note."""
 # Refusals
 
 
-def check_resumed_trl(spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for a version of trl that would begin at step 1 and overwrite the checkpoint. Pure."""
-    asked, version = spec.asked, packages.get("trl", "")
-    names_checkpoint = any(word.startswith(RESUMES) for word in asked.argv[1:])
-    if asked.resumed and names_checkpoint and is_of_trl(asked) and version and before(version, RESUMING_TRL):
-        reason = f"trl {version} ignores {RESUMES}: {asked.script} would start over and overwrite the checkpoint"
-        line = "`ipexctl install --with {trl}`" if asked.python is None else "`{python} -m pip install {trl}`"
-        fix = Fix(line, python=asked.python, trl=f"trl>={RESUMING_TRL}")
-        raise StartError.because(reason, fix, exit_code=2)
-
-
 def check_modules_of_project(spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for modules that the project should have. Pure, but for the search of the project."""
+    """Refuse a script that imports modules of the project's own packages that no file contains. Reads the project's
+    directory."""
     if spec.project.script is not None:
         check_own_modules(spec.project.script, frozenset(map(normalize, packages)))
 
 
-REFUSALS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (
-    check_resumed_trl,
-    check_modules_of_project,
-)
+SCRIPT_CHECKS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] = (check_modules_of_project,)
 """Each raises a StartError for a script that would fail with these packages of the environment."""
 
 # Notes that are in the plan
 
 
 def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
-    """Raise a StartError if several ranks would run what is not known to be one rank's program, unless the call says
-    how many run it: by -n or --ppn; a shell's commands also by --. Returns a note, or nothing."""
+    """Refuse to start several copies of a command that may start the ranks itself: a shell script, or a launcher.
+
+    A call with -n or --ppn says how many ranks are wanted, so it is never refused. A shell's commands behind `--` get a
+    note instead. Raises a StartError."""
     spec, asked = context.spec, context.asked
     is_counted = asked.n is not None or asked.ppn is not None
     if is_counted or plan.world_size < 2 or (asked.is_behind_dashes and used_names(asked.argv) - {RUN}):
@@ -99,7 +90,7 @@ def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
 
 
 def accelerate_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
-    """On fields of an accelerate config that set no variable."""
+    """Warn of fields of an accelerate config that ipexctl does not follow."""
     config = context.spec.accelerate
     if config is None:
         return ()
@@ -116,14 +107,10 @@ def _installed(context: Gathered) -> Mapping[str, str]:
     return context.env.packages if context.env.is_installed else {}
 
 
-def _ranks_of_group(plan: Plan) -> int:
-    return plan.world_size if plan.backend != "none" else 1
-
-
 def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
-    """In a job: that it ends soon, or with the call. Outside: that a scheduler manages the hosts."""
+    """Warn that the job ends soon, or with this call; outside of a job, that a scheduler manages the hosts."""
     seconds, job = context.job_seconds, context.transport.job_title(context.job)
-    if seconds is not None and seconds < _NEAR_END:
+    if seconds is not None and seconds < _SOON:
         time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
         return (f"{job} ends in {time_left}, and the run with it",)
     if context.job and not context.asked.is_followed:
@@ -142,6 +129,7 @@ def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 
 
 def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
+    """Warn that logind on node0 ends the run when its account logs out there for the last time."""
     name = context.hosts[0].name
     logind = context.facts[name].logind
     if logind is None or not logind.kill_user_processes or logind.linger:
@@ -151,6 +139,8 @@ def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 
 
 def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+    """Warn that a checkpoint which rank 0 writes is only on its host, where ranks are restarted without
+    --checkpoint."""
     asked = context.asked
     # With --keep-going, copies are started again where they were.
     if not asked.max_restarts or asked.keep_going or asked.checkpoint:
@@ -166,7 +156,8 @@ def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
 
 
 def batch_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On a resumed run with fewer ranks than the first one, whose global batch only the script can keep."""
+    """Warn that a resumed run with fewer ranks than the first one has a smaller global batch, unless the script reads
+    $IPEXCTL_FIRST_WORLD_SIZE."""
     script = context.spec.project.script
     keeps = script is not None and "IPEXCTL_FIRST_WORLD_SIZE" in (script.text or "")
     if context.asked.resumed and plan.world_size < plan.first_world_size and not keeps:
@@ -177,23 +168,105 @@ def batch_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         )
 
 
-def trl_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On what this version of trl does not do. Raises a StartError if it does not know an option of the line."""
-    version = context.env.packages.get("trl", "")
-    if not version or not is_of_trl(plan.asked):
-        return
-    update = Fix("`ipexctl install --with {trl}`", trl=f"trl>={RESUMING_TRL}")
-    if "--dtype" in plan.command and before(version, DTYPE_TRL):
-        reason = f"trl {version} does not know --dtype: its scripts end with an error"
-        fix = Fix("{update}; or add to the line: --torch_dtype bfloat16", update=update)
-        raise StartError.because(reason, fix, exit_code=2)
-    if plan.asked.checkpoint and before(version, RESUMING_TRL):
-        text = f"trl {version} does not go on from a checkpoint: after a lost host, it starts over"
-        yield Fix("{text}; {update}", text=text, update=update)
+class LibraryRule(NamedTuple):
+    """Versions of a library that give a wrong result or lose a checkpoint, without an error that says so."""
+
+    library: str
+    is_affected: Callable[[str], bool]
+    """Of the installed version, as in `1.14.0`."""
+    applies: Callable[[Gathered, Plan], bool]
+    """True for a run that meets the fault."""
+    text: str
+    """What the library does; `{version}` and `{ranks}` are filled in."""
+    needs: str = ""
+    """The requirement that mends it, as in `trl>=1.14.1`; empty if the text says what to change."""
+    refuses: bool = False
+    """True if the run would overwrite or fail at once, so that it does not start."""
+
+
+def _resumes_trl(context: Gathered, plan: Plan) -> bool:
+    names_checkpoint = any(argument.startswith(RESUMES) for argument in context.asked.argv[1:])
+    return bool(context.asked.resumed) and names_checkpoint and is_of_trl(plan.asked)
+
+
+def _has_group(plan: Plan) -> bool:
+    """True if the ranks train together, not each on its own."""
+    return plan.world_size > 1 and plan.backend != "none"
+
+
+def _resumes_trainer_on_indexed_cpus(context: Gathered, plan: Plan) -> bool:
+    script, accelerate = context.spec.project.script, context.env.packages.get("accelerate", "")
+    is_trainer = script is not None and any(imported.module == "transformers" for imported in script.imports)
+    is_resuming = bool(context.asked.checkpoint or context.asked.resumed)
+    return is_trainer and is_resuming and _has_group(plan) and not before(accelerate, INDEXED_CPU)
+
+
+def _may_multiply_loss(context: Gathered, plan: Plan) -> bool:
+    script = context.spec.project.script
+    is_set = any(SETTING in argument for argument in context.asked.argv)
+    return script is not None and script.uses_trainer and _has_group(plan) and not is_set
+
+
+LIBRARY_RULES: Final = (
+    LibraryRule(
+        "trl",
+        lambda version: before(version, RESUMING_TRL),
+        _resumes_trl,
+        f"trl {{version}} ignores {RESUMES}: it would start over and overwrite the checkpoint",
+        f"trl>={RESUMING_TRL}",
+        refuses=True,
+    ),
+    LibraryRule(
+        "trl",
+        lambda version: before(version, RESUMING_TRL),
+        lambda _, plan: is_of_trl(plan.asked) and bool(plan.asked.checkpoint),
+        "trl {version} does not go on from a checkpoint: after a lost host, it starts over",
+        f"trl>={RESUMING_TRL}",
+    ),
+    LibraryRule(  # ipexctl itself adds --dtype
+        "trl",
+        lambda version: before(version, DTYPE_TRL),
+        lambda _, plan: is_of_trl(plan.asked) and "--dtype" in plan.command,
+        "trl {version} does not know --dtype, which is --torch_dtype there",
+        f"trl>={DTYPE_TRL}",
+        refuses=True,
+    ),
+    LibraryRule(
+        "transformers",
+        lambda version: before(version, RESUMES_ON_CPU),
+        _resumes_trainer_on_indexed_cpus,
+        "the Trainer of transformers {version} cannot resume on several CPU ranks",
+        f"transformers>={RESUMES_ON_CPU}",
+    ),
+    # With average_tokens_across_devices=True, `Trainer.compute_loss` multiplies each rank's loss by the number of
+    # ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too large a loss.
+    LibraryRule(
+        "transformers",
+        lambda version: not before(version, "4.54"),
+        _may_multiply_loss,
+        "transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's forward "
+        f"takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that",
+    ),
+)
+
+
+def library_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+    """Warn of what `LIBRARY_RULES` know of the installed versions. Raise a StartError for a rule that refuses."""
+    for rule in LIBRARY_RULES:
+        version = context.env.packages.get(rule.library, "")
+        if not version or not rule.is_affected(version) or not rule.applies(context, plan):
+            continue
+        text = rule.text.format(version=version, ranks=plan.world_size)
+        python = context.asked.python
+        line = "`ipexctl install --with {needs}`" if python is None else "`{python} -m pip install {needs}`"
+        fix = Fix(line, python=python, needs=rule.needs) if rule.needs else Fix("")
+        if rule.refuses:
+            raise StartError.because(text, fix, exit_code=2)
+        yield Fix("{text}; {fix}", text=text, fix=fix) if rule.needs else text
 
 
 def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On a model or data set of the line that hosts lack and can't load from the hub."""
+    """Warn of a model or data set of the command line that hosts lack and cannot load from the hub."""
     hub = {host.name: context.hub[host.name] for host in plan.hosts if host.name in context.hub}
     for option, what, prefix in ((MODEL, "model", "hf:"), (DATA, "data set", "hf-dataset:")):
         name = context.options.get(option, "")
@@ -218,61 +291,8 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
 
 
-def trainer_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """For several ranks, a version that multiplies, and a call without the setting."""
-    script, ranks, version = context.spec.project.script, _ranks_of_group(plan), _installed(context).get("transformers")
-    if script is None or not script.uses_trainer or ranks < 2 or any(SETTING in word for word in context.asked.argv):
-        return
-    if version and not before(version, _FIRST):
-        yield (
-            f"transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's "
-            f"forward takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that"
-        )
-
-
-def trainer_resume_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    """On a Trainer that writes checkpoints, and cannot load them."""
-    script, asked, packages = context.spec.project.script, context.asked, _installed(context)
-    if script is None or not (asked.checkpoint or asked.resumed) or _ranks_of_group(plan) < 2:
-        return
-    version, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    is_old = before(version, RESUMES_ON_CPU) and not before(accelerate, INDEXED_CPU)
-    if is_old and any(each.module == "transformers" for each in script.imports):
-        text = f"the Trainer of transformers {version} cannot resume on several CPU ranks; before the start: {{newer}}"
-        yield Fix(text, newer=script.install.with_words("--with", f"transformers>={RESUMES_ON_CPU}"))
-
-
-def spawner_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    script, ranks = context.spec.project.script, plan.world_size
-    spawner = script.spawner if script is not None else None
-    if spawner is None or plan.backend == "none":
-        return
-    place = f"{spawner.file}, line {spawner.line}"
-    if spawner.strategy not in ("", RAY):
-        yield (
-            f"Lightning's {spawner.strategy} ({place}) fails in a rank of this run: strategy='ddp' trains with these "
-            "ranks, of all hosts; to start the script as it is, on one host: --backend none -n 1"
-        )
-    elif spawner.strategy and ranks > 1:
-        driver = f"this script is a driver of Ray ({place}), whose workers train"
-        yield f"{driver}: each of {ranks} ranks would start its own: -n 1"
-    elif ranks > 1:
-        yield f"this script can start its own ranks ({place}); if it does, each of {ranks} ranks would do so: -n 1"
-
-
-def hydra_notes(context: Gathered, plan: Plan) -> Iterator[str]:
-    script, words = context.spec.project.script, context.asked.argv[1:]
-    is_set = any(word.lstrip("+").startswith("hydra.run.dir=") for word in words)
-    uses_it = script is not None and any(entry.module == "hydra" for entry in script.imports)
-    if uses_it and not is_set and _ranks_of_group(plan) > 1:
-        yield (
-            "unless its configuration sets hydra.run.dir, each rank makes its own time-stamped outputs/; one for all: "
-            "'hydra.run.dir=${oc.env:IPEXCTL_RUN_DIR}'"
-        )
-
-
 def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
-    """On modules at the project's root that Python finds before those of the environment."""
+    """Warn of files at the project's root that hide an installed package of the same name."""
     layout = context.spec.project.layout
     for package in _installed(context):
         module = package.replace("-", "_")
@@ -282,7 +302,7 @@ def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
 
 
 def shell_notes(_: Gathered, plan: Plan) -> Iterator[str]:
-    """On an OMP_NUM_THREADS of the user's shell that the plan replaces by a number of its own."""
+    """Warn that the plan does not take the OMP_NUM_THREADS of the user's shell."""
     name = "OMP_NUM_THREADS"
     own = os.environ.get(name, "")
     if not own.isdecimal() or plan.asked.omp or name in {each.name for each in plan.asked.exports}:
@@ -292,31 +312,28 @@ def shell_notes(_: Gathered, plan: Plan) -> Iterator[str]:
 
 
 Note = Callable[[Gathered, Plan], Iterable[str]]
-OF_PLAN: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, accelerate_notes)
+PLAN_NOTES: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, accelerate_notes)
 """In `Plan.notes`. `copies_notes` also raises a StartError."""
-OF_SCRIPT: Final[tuple[Note, ...]] = (
+DRY_RUN_NOTES: Final[tuple[Note, ...]] = (
     batch_notes,
     missing_notes,
-    trl_notes,
-    trainer_notes,
-    trainer_resume_notes,
-    spawner_notes,
-    hydra_notes,
+    library_notes,
     hiding_notes,
     shell_notes,
 )
-OF_START: Final[tuple[Note, ...]] = (
+BEFORE_START_NOTES: Final[tuple[Note, ...]] = (
     lambda context, plan: () if context.asked.is_exclusive else notes_on(plan.other_runs, time.time()),
     lambda context, _: context.notes,
     job_notes,
     restart_notes,
-    *OF_SCRIPT,
+    *DRY_RUN_NOTES,
 )
-"""Not in a dry run, which shows `OF_SCRIPT` alone. `trl_notes` may raise a StartError."""
-AFTER_START: Final[tuple[Note, ...]] = (lambda _, plan: plan.notes, logind_notes)
+"""Not in a dry run, which shows `DRY_RUN_NOTES` alone. `library_notes` may raise a StartError."""
+AFTER_START_NOTES: Final[tuple[Note, ...]] = (lambda _, plan: plan.notes, logind_notes)
 
 
-def texts_of(notes: Sequence[Note], context: Gathered, plan: Plan) -> Iterator[str]:
+def collect_notes(notes: Sequence[Note], context: Gathered, plan: Plan) -> Iterator[str]:
+    """Yield the texts of all notes, in their order."""
     return (text for note in notes for text in note(context, plan))
 
 
@@ -328,32 +345,38 @@ def _digest(text: str) -> str:
 
 
 class ShownNotes:
-    """The notes that a start shows: each once, and not again at the next start of this script with these arguments."""
+    """Shows each note of a start once, and not again at the next start of this script with the same arguments."""
 
     def __init__(self, on_note: Callable[[str], None], spec: RunSpec) -> None:
         self._on_note, self._spec = on_note, spec
-        self._noted = set[str]()
-        self._before = frozenset[str]()
+        self._digests = set[str]()
+        """Digests of the notes of this call, shown or known."""
+        self._shown_before = frozenset[str]()
+        """Digests of the notes that the last start with these arguments has shown."""
 
     def show(self, text: str) -> None:
-        """Commands in it get the options of the call."""
+        """Show a note that this call and the last one have not shown. Its commands get the options of the call."""
         text = self._spec.options.apply(text)
-        if text not in self._noted:
-            self._noted.add(text)
-            if _digest(text) not in self._before:
+        digest = _digest(text)
+        if digest not in self._digests:
+            self._digests.add(digest)
+            if digest not in self._shown_before:
                 self._on_note(text)
 
     def remember(self) -> Callable[[], None]:
-        """Show no note that the last start has shown. Returns what keeps this call's notes: one that is gone and comes
-        back is new."""
-        asked, place = self._spec.asked, str(self._spec.project.root)
-        call = _digest(repr((asked.argv, asked.exports)))
-        known = {name: frozenset(words) for name, *words in map(str.split, _SHOWN.text_of(place).splitlines())}
-        self._before = known.pop(call, frozenset())
+        """Skip the notes that the last start with these arguments has shown. Return a function that records the notes
+        of this call; a note that is gone at one start is new when it comes back."""
+        asked, root = self._spec.asked, str(self._spec.project.root)
+        this_call = _digest(repr((asked.argv, asked.exports)))
+        lines = map(str.split, _SHOWN_NOTES.text_of(root).splitlines())
+        digests_of_calls = {call: frozenset(digests) for call, *digests in lines}
+        self._shown_before = digests_of_calls.pop(this_call, frozenset())
 
-        def keep() -> None:
-            kept = {**dict(list(known.items())[-_CALLS_KEPT:]), call: frozenset(map(_digest, self._noted))}
-            if kept[call] != self._before:
-                _SHOWN.add([place], "\n".join(" ".join((name, *sorted(words))) for name, words in kept.items()))
+        def record() -> None:
+            if self._digests == self._shown_before:
+                return
+            newest_calls = dict(list(digests_of_calls.items())[-_MOST_CALLS_REMEMBERED:])
+            kept = {**newest_calls, this_call: self._digests}
+            _SHOWN_NOTES.add([root], "\n".join(" ".join((call, *sorted(digests))) for call, digests in kept.items()))
 
-        return keep
+        return record

@@ -1,6 +1,11 @@
-"""The project on the control machine: its root, its commit, and the command of the ranks in it. No host is contacted.
-The ranks run in the subdirectory that corresponds to the current one. A script with a leading dash gets `./`, because
-Python would take it for an option. Git is never run, so no hook or filter of a repository is.
+"""The project on the control machine: its root, its commit, and the command that the ranks run in it. No host is
+contacted.
+
+- The ranks run in the subdirectory that corresponds to the current one.
+- A word may be a script, a shell script, a command that the project declares, or a command of the environment, in this
+  order.
+- A script with a leading dash gets `./`, because Python would take it for an option.
+- Git is never run, so no hook or filter of a repository is.
 """
 
 from __future__ import annotations
@@ -48,7 +53,9 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
 def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -> ProjectLocation:
-    """`before`: the call up to the script, for the line to type instead; None if no line can be typed."""
+    """Return where the project is, and what the ranks run. Raises a UserError for a script that is missing or misnamed.
+
+    `before`: the call up to the script, which a fix repeats; None if no such line can be typed, as in a playbook."""
     asked = spec.asked
     script = Path(asked.script) if asked.kind == "script" else None
     if script is not None and path_problem(cwd / script, "file"):
@@ -112,29 +119,32 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
 
 
 def _shell_script_of(argv: Sequence[str]) -> str:
-    """The file of `bash -x FILE` and `./FILE.sh`, which may not exist; or empty."""
-    words = argv[1:] if is_shell(argv[0]) else [word for word in argv[:1] if word.endswith(SHELL_FILES)]
-    path = next((word for word in words if not word.startswith("-")), "")
+    """Return the file of `bash -x FILE` and `./FILE.sh`, which may not exist; empty for any other command."""
+    arguments = argv[1:] if is_shell(argv[0]) else [word for word in argv[:1] if word.endswith(SHELL_FILES)]
+    path = next((argument for argument in arguments if not argument.startswith("-")), "")
     return path if path and "-c" not in argv[: argv.index(path)] else ""
 
 
 def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: ProjectLayout) -> ScriptFile | None:
-    """What the Python of a shell script needs, as one script; None without any."""
+    """Return the Python scripts and modules that a shell script starts, as one script with the imports of all of them.
+    None if it starts none that the project has."""
     text = read_or_empty(workdir / shell_script, SCRIPT).decode(errors="replace")[:_LONGEST_SHELL_SCRIPT]
-    found: dict[tuple[bool, str], ScriptFile] = {}
+    scripts: dict[tuple[bool, str], ScriptFile] = {}
     for line in python_lines(text, argv[argv.index(shell_script) + 1 :], shell_script)[:_MOST_LINES]:
         program = read_program(split_variables(line.words)[1])
         is_module = program.kind == "module"
         name = program.argv[0] if is_module else posixpath.join(line.directory, program.argv[0])
         with suppress(UserError):  # what starts it says so, too
-            if is_module and (is_module, name) not in found:
+            if (is_module, name) in scripts:
+                continue
+            if is_module:
                 if (module := project_module((name,), workdir, layout)) is not None:
-                    found[is_module, name] = module
-            elif program.kind == "script" and (is_module, name) not in found and (workdir / name).is_file():
-                found[is_module, name] = project_script(posixpath.normpath(name), workdir / name, layout)
-    if not found:
+                    scripts[is_module, name] = module
+            elif program.kind == "script" and (workdir / name).is_file():
+                scripts[is_module, name] = project_script(posixpath.normpath(name), workdir / name, layout)
+    if not scripts:
         return None
-    first, *others = found.values()
+    first, *others = scripts.values()
     imports = {entry.module: entry for entry in first.imports}
     for other in others:
         for entry in other.imports:
@@ -143,7 +153,8 @@ def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: Pr
 
 
 def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:
-    """The root, and the ranks' working directory below it. Raises a UserError for a directory that is no project."""
+    """Return the project's root, and the ranks' working directory relative to it. Raises a UserError for a directory
+    that cannot be a project, such as the home directory."""
     if asked.cwd is not None and (problem := path_problem(cwd / asked.cwd, "directory")):
         raise UserError(f"--cwd {quote(asked.cwd)} {problem}", fix="name the project's directory on this machine")
     module = asked.argv[0] if asked.kind == "module" else ""
@@ -155,8 +166,10 @@ def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:
 
 
 def with_python_path(spec: RunSpec, cwd: Path) -> tuple[RunSpec, str]:
-    """Make the parts of a typed PYTHONPATH that lie in the project relative to the ranks' directory, and leave out
-    those that ranks import from anyway. The second value is a note, or empty."""
+    """Return the spec with a typed PYTHONPATH as the ranks need it, and a note, which is empty if nothing is left out.
+
+    Directories in the project become relative to the ranks' working directory. Directories that ranks import from
+    anyway are left out."""
     typed = next((export for export in spec.asked.exports if export.name == "PYTHONPATH"), None)
     project = spec.project
     if typed is None or typed.value is None or not spec.asked.sync:
@@ -174,11 +187,12 @@ def with_python_path(spec: RunSpec, cwd: Path) -> tuple[RunSpec, str]:
 
 
 def _with_files(script: ScriptFile | None, files: RequirementFiles) -> ScriptFile | None:
+    """Return the script with the requirements files of its project."""
     return replace(script, requirements=files) if script is not None else None
 
 
 def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
-    """The location of a console script that the project declares; None if it declares none of that name."""
+    """Return the location of a command that the project declares; None if it declares none of that name."""
     name = spec.asked.script
     if "/" in name:
         return None
@@ -200,7 +214,8 @@ def _locate_command(spec: RunSpec, cwd: Path) -> ProjectLocation | None:
 
 
 def _installed_script(name: str, workdir: Path, layout: ProjectLayout) -> str:
-    """The Python file of which a build makes a command, because a declaration names it (setuptools' `scripts`)."""
+    """Return the Python file of which a build makes a command, because a declaration names the file (setuptools'
+    `scripts`); empty if there is none."""
     named = re.compile(rf"(?<![\w./-])(?:[\w.-]+/)+{re.escape(name)}(?![\w./-])")
     for package in layout.own if "/" not in name and not (workdir / name).is_file() else ():
         read = TextReader(layout.root / package.directory)
@@ -214,7 +229,8 @@ def _installed_script(name: str, workdir: Path, layout: ProjectLayout) -> str:
 def _command_location(
     spec: RunSpec, root: Path, subdirectory: str, layout: ProjectLayout, entry: str
 ) -> ProjectLocation:
-    """Of a console script of the project: the ranks call its function. Raises a UserError if it starts a launcher."""
+    """Return the location of a command of the project, whose function the ranks call. Raises a UserError if the
+    function starts a launcher, unless the call has -n 1."""
     workdir = root / subdirectory
     name, (module, _, function) = spec.asked.argv[0], entry.partition(":")
     if spec.asked.n != 1 and (launch := find_launch(module, layout.search_paths)) is not None:
@@ -246,7 +262,8 @@ class _NoProjectScript(UserError):
 
 
 def _locate_tool(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> ProjectLocation:
-    """The location of a word that the environment may have as a command. Raises a UserError for any other."""
+    """Return the location for a word that the environment may have as a command. Raises a UserError for any other
+    word."""
     asked = spec.asked
     error = _no_script(spec, script, cwd, before)
     in_front = spec.options.call.words[: -len(asked.argv)]
@@ -260,6 +277,8 @@ def _locate_tool(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | No
 
 
 def _no_script(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None) -> UserError:
+    """Return the error for a script that does not exist, with the nearest call that would start something. It is a
+    `_NoProjectScript` if the word may be a command of the environment."""
     asked = spec.asked
     problem = path_problem(cwd / script, "file")
     fix = _script_fix(spec, script, cwd, before) or _module_fix(asked, cwd, before)
@@ -289,6 +308,7 @@ def _no_script(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None
 
 
 def check_module_name(name: str, workdir: Path) -> None:
+    """Refuse the path of a file in place of a module's name behind -m. Raises a UserError."""
     if "/" not in name and not (name.endswith(".py") and (workdir / name).is_file()):
         return
     module = os.path.normpath(name).removesuffix(".py").replace("/", ".")
@@ -299,18 +319,19 @@ def check_module_name(name: str, workdir: Path) -> None:
 
 
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | None, at: int = 0) -> str:
-    """The call with an existing script: the same name above or below, or a similar one beside it; or empty. `at`: the
-    script's position in the program's words."""
-    found = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
-    if not found:
+    """Return the call with a script that exists: of the same name above or below, or of a similar name beside the
+    missing one. Empty if there is none. `at`: the script's position in the program's arguments."""
+    scripts = _scripts_above(script, spec.asked.cwd, cwd) or _similar_scripts(script, cwd)
+    if not scripts:
         return ""
     if before is None:
-        return f"did you mean {quote(found[0])}?"
-    return _call(before, (*spec.asked.argv[:at], found[0], *spec.asked.argv[at + 1 :]))
+        return f"did you mean {quote(scripts[0])}?"
+    return _call(before, (*spec.asked.argv[:at], scripts[0], *spec.asked.argv[at + 1 :]))
 
 
 def _module_fix(asked: Asked, cwd: Path, before: FixCommand | None) -> str:
-    """The call for a package of the project, whose directory was named as the script; or empty."""
+    """Return the call with -m for a package of the project whose directory was typed as the script; empty if there is
+    none."""
     name = Path(asked.script).name
     layout = read_layout(find_root(None, asked.cwd, cwd), cwd)
     if before is None or not name.isidentifier() or find_module(name, layout.search_paths) is None:
@@ -319,32 +340,38 @@ def _module_fix(asked: Asked, cwd: Path, before: FixCommand | None) -> str:
 
 
 def _scripts_above(script: Path, cwd_option: str | None, cwd: Path) -> list[str]:
-    """Only inside the project: a script further above would make another directory the project."""
+    """Return scripts of this path below a directory above this one. Only inside the project: a script further above
+    would make another directory the project."""
     root, here = find_root(None, cwd_option, cwd), Path(os.path.normpath(cwd))
     above = [directory for directory in here.parents if directory.is_relative_to(root)]
     return [os.path.relpath(path, here) for path in (directory / script for directory in above) if path.is_file()]
 
 
 def _similar_scripts(script: Path, cwd: Path) -> list[str]:
+    """Return a script of a similar name beside the missing one, else scripts of the same name up to two directories
+    below."""
     suffix = script.suffix if script.suffix in SHELL_FILES else ".py"
     scripts = sorted(path.name for path in (cwd / script).parent.glob(f"*{suffix}") if path.is_file())
     near = difflib.get_close_matches(script.name, scripts, n=1, cutoff=0.6)
-    found = [str(script.with_name(near[0]))] if near else []
-    for pattern in () if found else (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):
+    if near:
+        return [str(script.with_name(near[0]))]
+    below: list[str] = []
+    for pattern in (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):
         files = filter(Path.is_file, cwd.glob(pattern))
-        found += sorted(str(path.relative_to(cwd)) for path in islice(files, _MOST_SIMILAR))
-    return found
+        below += sorted(str(path.relative_to(cwd)) for path in islice(files, _MOST_SIMILAR))
+    return below
 
 
 def describe_project(spec: RunSpec, content: str = "not synced") -> str:
-    """The first line of a run: which directory is copied to the hosts, and where the hosts come from."""
+    """Return the first line of a run: which directory is copied to the hosts, and where the hosts come from."""
     project, hosts = spec.project, f", hosts: {spec.hosts_from}" if spec.hosts_from else ""
     own = f", {text}" if (text := project.layout.describe()) else ""
     return f"project {tilde_path(project.root)} ({content}){own}{hosts}{project.hint}"
 
 
 def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:
-    """The fix for a root that is no project. `option` names a project's directory; `without` syncs nothing."""
+    """Return the fix for a root that cannot be a project. `option`: what names a project's directory. `without`: the
+    option with which nothing is synced."""
     if script is None:
         return f"cd to the project's directory, or name it: {option}DIR; to sync nothing: {without}"
     path = Path(os.path.normpath(script))
@@ -359,7 +386,7 @@ def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--n
 
 
 def files_in_other_generations(tree: str, location: ProjectLocation, records: Sequence[RunRecord]) -> str:
-    """A note if the last run of this project wrote into a later generation of its tree. Pure."""
+    """Return a note if the last run of this project wrote into a later copy of the tree; empty if it did not. Pure."""
     first, number = _generation(tree)
     suffix = "" if location.subdirectory == "." else f"/{location.subdirectory}"
     for record in reversed([record for record in records if record.project == str(location.root)]):
@@ -376,6 +403,8 @@ def files_in_other_generations(tree: str, location: ProjectLocation, records: Se
 
 
 def _generation(tree: str) -> tuple[str, int]:
+    """Return the path of a project's first tree on the hosts and the number of this one: `(…/p-1a2b3c4d, 2)` of
+    `….gen2`."""
     found = _GENERATION.fullmatch(tree)
     return (found["tree"], int(found["number"] or 1)) if found is not None else (tree, 1)
 
@@ -385,10 +414,13 @@ _REF: Final = re.compile(r"refs/[^\s\x00-\x1f\x7f]{1,250}")
 
 
 def find_commit(project: Path) -> Commit | None:
+    """Return the commit that the repository around the project has checked out; None if there is none, or it cannot be
+    read."""
     return next((read_commit(place) for place in (project, *project.parents) if os.path.lexists(place / ".git")), None)
 
 
 def read_commit(root: Path) -> Commit | None:
+    """Return the commit of a repository, read from its files; None if they are not as git writes them."""
     directory = _git_directory(root / ".git")
     if directory is None:
         return None
@@ -401,16 +433,16 @@ def read_commit(root: Path) -> Commit | None:
     shared = directory
     if common := _first_line(directory / "commondir"):
         shared = directory / common
-    for place in (directory, shared):
-        found = _first_line(place / ref)
-        if _HASH.fullmatch(found):
-            return Commit(found, ref.removeprefix("refs/heads/"))
+    for references in (directory, shared):
+        commit = _first_line(references / ref)
+        if _HASH.fullmatch(commit):
+            return Commit(commit, ref.removeprefix("refs/heads/"))
     packed = _packed(shared / "packed-refs", ref)
     return Commit(packed, ref.removeprefix("refs/heads/")) if packed else None
 
 
 def _git_directory(path: Path) -> Path | None:
-    """`.git`, or the directory that it names in a worktree or a submodule."""
+    """Return `.git`, or the directory that it names in a worktree or a submodule; None if it is neither."""
     if path.is_dir():
         return path
     line = _first_line(path)

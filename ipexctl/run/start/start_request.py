@@ -1,5 +1,7 @@
-"""The request of one call of run, its checks, and the reason why a run was not started. Secrets (`-x NAME`, lines of
---env-file) get their value from the caller's environment or a file; a bad line of such a file is never shown.
+"""What a call of `run` asks for, the checks of it that need no host, and the reason why a run was not started.
+
+Secrets (`-x NAME`, lines of --env-file) get their values from the caller's environment or from a file. A bad line of
+such a file is never shown, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -36,21 +38,24 @@ _LONGEST_TAG: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class StartFailure(Refusal):
-    """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`."""
+    """Why a run was not started. No rank of the run lives, unless `is_unsure`."""
 
     is_unsure: bool = False
-    """The connection was lost while the run was starting: it may run."""
+    """True if the connection to node0 was lost while the run was starting: the run may live."""
     changes_directory: bool = False
-    """The command of the fix must be typed in another directory."""
+    """True if the command of the fix changes to another directory, so that paths in it must be absolute."""
     other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
+    """Runs that keep the hosts from being free; empty for any other reason."""
     lacks_environment: bool = False
     """True if `run --install` would install what the hosts lack."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:
+        """Return the failure of a start because of one host's error."""
         return cls(f"{name}: {error.reason}", error.fix, (name,), exit_code([error.status]))
 
     def with_call_options(self, options: CallOptions) -> StartFailure:
+        """Return the failure with the call's options, such as -H, in the commands of its fix."""
         return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
 
 
@@ -65,18 +70,19 @@ class StartError(Exception):
 
     @classmethod
     def because(cls, reason: str, fix: str = "", hosts: tuple[str, ...] = (), exit_code: int = 1) -> StartError:
+        """Return the error with a failure made of these parts."""
         return cls(StartFailure(reason, fix, hosts, exit_code))
 
 
 def first_of_stores(nodes: Sequence[Host], plan: Plan) -> list[Host]:
-    """One host of each home: two calls in a home that hosts share would move the same files."""
+    """Return the first host of each home: two calls in a home that hosts share would move the same files."""
     firsts: dict[str, Host] = {}
     for host in nodes:
         firsts.setdefault(plan.stores.get(host.name, host.name), host)
     return list(firsts.values())
 
 
-def answers_of(hosts: Sequence[Host], pool: SessionPool, ask: Callable[[Host, Session], T]) -> dict[str, T]:
+def ask_all(hosts: Sequence[Host], pool: SessionPool, ask: Callable[[Host, Session], T]) -> dict[str, T]:
     """Return each host's answer, in the order of the hosts. Raises a StartError for the first that gave none."""
 
     def fail(host: Host, error: HostError) -> NoReturn:
@@ -86,8 +92,9 @@ def answers_of(hosts: Sequence[Host], pool: SessionPool, ask: Callable[[Host, Se
     return {host.name: outcomes[host.name].result_or(fail) for host in hosts}
 
 
-def with_given(asked: Asked, given: Mapping[str, Any]) -> Asked:
-    """Set the options in `given`, by name, as the command line, a playbook or a program gives them."""
+def set_options(asked: Asked, given: Mapping[str, Any]) -> Asked:
+    """Return `asked` with the options of `given`: name → value, as the command line, a playbook or a program gives it.
+    Names that are no option of a run are left alone."""
     values = {name: given[name] for name in DECLARED if name in given}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     if values.get("checkpoint") is not None:
@@ -98,6 +105,7 @@ def with_given(asked: Asked, given: Mapping[str, Any]) -> Asked:
 
 
 def _refuse_launcher(argv: Sequence[str]) -> None:
+    """Refuse a command that is itself a launcher, such as mpirun: each rank would start one."""
     from ipexctl.launch.launchers.shell_script import find_launcher  # most calls run a script
 
     if launcher := find_launcher(argv):
@@ -111,6 +119,7 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
 
 
 def check_request(asked: Asked) -> None:
+    """Refuse options that are wrong on any host. Raises a UserError."""
     if (refusal := check_options(asked)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     if asked.kind != "script":
@@ -121,7 +130,9 @@ def check_request(asked: Asked) -> None:
         check_env_name(asked.env)
     for option, path in (("--python", asked.python), ("--setup", asked.setup)):
         if path is not None and not path.startswith("/"):
-            raise UserError(f"{option} {quote(path)} is not an absolute path", fix=_absolute(asked, option, path))
+            raise UserError(
+                f"{option} {quote(path)} is not an absolute path", fix=_fix_relative_path(asked, option, path)
+            )
     if asked.tag is not None and not (asked.tag.isprintable() and len(asked.tag) <= _LONGEST_TAG):
         raise UserError(
             f"--tag is one line of at most {_LONGEST_TAG} characters: {quote(asked.tag[:_LONGEST_TAG])}",
@@ -135,7 +146,8 @@ def check_request(asked: Asked) -> None:
         )
 
 
-def _absolute(asked: Asked, option: str, path: str) -> Fix:
+def _fix_relative_path(asked: Asked, option: str, path: str) -> Fix:
+    """Return what to type in place of a relative path: `--python 3.11` and `--python python3` are no paths at all."""
     if option == "--python" and re.fullmatch(r"[0-9.]+", path):
         return Fix("to install with it: `ipexctl install --python {path}`; then run without --python", path=path)
     if option == "--python" and "/" not in path:
@@ -145,6 +157,7 @@ def _absolute(asked: Asked, option: str, path: str) -> Fix:
 
 
 def _refuse_placeholder(argv: Sequence[str]) -> None:
+    """Refuse `{NAME}` of a command behind `--` if the ranks would not replace it."""
     if (wrong := find_wrong_name(argv)) is not None:
         from ipexctl.launch.launchers.line import refused_word  # most calls run a script
 
@@ -159,6 +172,7 @@ def _refuse_placeholder(argv: Sequence[str]) -> None:
 
 
 def check_packages(asked: Asked) -> None:
+    """Refuse options for packages that contradict one another. Raises a UserError."""
     if (asked.extra or asked.group) and (asked.packages or asked.requirements or not asked.takes_own_requirements):
         raise UserError(
             "--extra and --group are for the project's own requirements",
@@ -171,17 +185,19 @@ def check_packages(asked: Asked) -> None:
 
 
 def _is_path_of_checkpoint(path: str) -> bool:
-    """True for a plain path that ends in a name; `..` may only lead upward at its beginning."""
+    """True for a plain path that ends in a name: `out/last`, `../out`, `/data/out`, but not `out/..` or `~/out`."""
     parts = path.removeprefix("/").split("/")
     while parts[0] == ".." and len(parts) > 1:
         del parts[0]
-    is_own = OWN in parts and not path.startswith("/")  # the state of the synced tree
+    is_own = OWN in parts and not path.startswith("/")  # where the synced tree keeps its state
     is_plain = not any(part in ("", ".", "..") or not part.isprintable() for part in parts)
     return is_plain and not is_own and not path.startswith("~")
 
 
 def refuse_bad_rank_counts(asked: Asked, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
-    """Refuse numbers of ranks that do not fit the hosts, as far as known before they are contacted."""
+    """Refuse numbers of ranks that do not fit the hosts, as far as it is known before they are contacted.
+
+    `shown`: ranks whose output the call shows. Raises a UserError."""
     if (refusal := check_pool(asked, hosts)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     share = distribute_ranks(hosts, asked.n, asked.ppn, 1)
@@ -191,25 +207,28 @@ def refuse_bad_rank_counts(asked: Asked, hosts: Sequence[Host], shown: RankSet =
         shown.within(sum(share.counts))
 
 
-_SHOWN: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"})
-"""Variables that are no secrets, because the plan is made of their values and shows them."""
+_SHOWN_BY_PLAN: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"})
+"""Variables that are never secrets: the plan is made of their values, and shows them."""
 
 
 def read_exports(
     arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]
 ) -> tuple[tuple[Export, ...], dict[str, str]]:
-    """`-x KEY=VALUE`, `-x KEY` (with its value in `environ`) and the lines of --env-file; the last two are secrets.
-    The second value has the values of secrets, by name."""
-    found: dict[str, Export] = {}
+    """Return the variables of `-x KEY=VALUE`, `-x KEY` and --env-file; and the values of the secrets among them, by
+    name.
+
+    The value of `-x KEY` is taken from `environ`. It is a secret, as are the lines of --env-file: their `Export` has no
+    value. The same name later replaces an earlier one. Raises a UserError for a bad name or file."""
+    exports: dict[str, Export] = {}
     values: dict[str, str] = {}
 
     def add(name: str, source: str, value: str, *, is_shown: bool) -> None:
-        found[name] = Export(name, source, value if is_shown else None)
+        exports[name] = Export(name, source, value if is_shown else None)
         values[name] = value
 
     for file in files:
         for name, value in _read_env_file(file).items():
-            add(name, f"--env-file {file.name}", value, is_shown=name in _SHOWN)
+            add(name, f"--env-file {file.name}", value, is_shown=name in _SHOWN_BY_PLAN)
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not is_variable_name(name):
@@ -219,20 +238,22 @@ def read_exports(
         if equals:
             add(name, "-x", value, is_shown=True)
         elif name in environ:
-            add(name, "-x", environ[name], is_shown=name in _SHOWN)
+            add(name, "-x", environ[name], is_shown=name in _SHOWN_BY_PLAN)
         else:
             raise UserError(f"-x {name}: it is not set here", fix=f"export {name}=…, or -x {name}=VALUE")
-    return tuple(found.values()), {name: values[name] for name, export in found.items() if export.value is None}
+    secrets = {name: values[name] for name, export in exports.items() if export.value is None}
+    return tuple(exports.values()), secrets
 
 
 def _read_env_file(path: Path) -> dict[str, str]:
-    """`NAME=VALUE` lines, as docker reads them: no shell expansion; quotes around a whole value are removed."""
+    """Return the variables of a file of `NAME=VALUE` lines, read as docker does: nothing is expanded, and quotes around
+    a whole value are removed. Raises a UserError if the file cannot be read, a FileError for a bad line."""
     try:
         text = decode_text(read_typed(expand_tilde(path), VARIABLES))
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"--env-file {path}: {problem}", fix="a file of NAME=VALUE lines") from None
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
@@ -245,12 +266,12 @@ def _read_env_file(path: Path) -> dict[str, str]:
         value = value.strip()
         if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
-    """Why the options can't be met on these hosts, before one is contacted."""
+    """Return why --min-hosts cannot be met on these hosts, before one is contacted; None if it can."""
     if asked.min_hosts is not None and asked.min_hosts > len(hosts):
         return Refusal(
             f"--min-hosts {asked.min_hosts} is more than the {format_count(len(hosts), 'host')} of the run",
@@ -260,7 +281,7 @@ def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
 
 
 def check_pool_plan(asked: Asked, pool_plan: Plan) -> Refusal | None:
-    """Why no attempt with fewer hosts is possible."""
+    """Return why no attempt with fewer hosts would be possible, from the plan with all of them; None if one would."""
     node0 = pool_plan.node0
     if pool_plan.hosts[0].name != node0:
         return Refusal(f"--min-hosts needs ranks on {node0}, whose supervisor plans each attempt", "-n N")

@@ -1,6 +1,9 @@
-"""The project on its way to the hosts of a run: read, compared with the copies there, uploaded, and released. Reading
-and comparing run in the background while facts are gathered. A `--checkpoint` that leads through a link of the project
-is refused; `node/files/checkpoint_path.py` has the rule, which each host applies again.
+"""Bring the project of a run to the hosts: read it, compare it with the copies there, upload what differs.
+
+Reading and comparing happen in the background while the hosts' facts are gathered.
+
+This module also refuses a `--checkpoint` whose path leads through a symlink of the project, because the project would
+then decide which files of a host are exchanged. `node/files/checkpoint_path.py` checks the same on each host.
 """
 
 from __future__ import annotations
@@ -35,14 +38,20 @@ from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import ProjectSync, query_project
 from ipexctl.text import join_words
 
-_SHOWN: Final = PathNotes("said")
+_SHOWN_NOTES: Final = PathNotes("said")
+"""For each project, the notes on files left out that its last run has shown."""
 
 
 class ProjectUpload:
-    """Begins to read the project when it is made. With --no-sync there is nothing to do."""
+    """The project of one run on its way to the hosts. Creating it starts to read the project in the background.
+
+    With --no-sync, the hosts are expected to have the project already: nothing is read, compared or sent.
+    """
 
     def __init__(self, spec: RunSpec, opened: OpenHosts, on_step: Callable[[str], None]) -> None:
         self._spec, self._opened, self._on_step = spec, opened, on_step
+        self.tree = str(spec.project.root)
+        """Path of the project on the hosts, known once it is uploaded; with --no-sync, the path here."""
         self._lease: str | None = None
         self._query: Future[ProjectSync] | None = None
         self._reading: Future[Project] | None = None
@@ -52,16 +61,23 @@ class ProjectUpload:
             return
         self._reading = run_in_background(self._read, "project")
         if first_symlink(spec):
-            self.content()  # it may be refused, and then no host is asked anything
+            self.content()  # wait: it may be refused for the symlink, and then no host is asked anything
 
     def content(self, *, waits: bool = True) -> Project | None:
-        """The project; None if it is not synced, or without `waits` not read yet. Raises a UserError if it cannot be
-        sent."""
-        return self._reading.result() if self._reading is not None and (waits or self._reading.done()) else None
+        """Return the project; None with --no-sync. Raises a UserError if the project cannot be sent.
+
+        `waits=False`: return None if the project is not read yet.
+        """
+        if self._reading is None or not (waits or self._reading.done()):
+            return None
+        return self._reading.result()
 
     def compare(self, lease: str | None) -> None:
-        """Ask the hosts in the background which files of the project they have. A complete tree gets the run's lease
-        at once. Without a lease, nothing is changed anywhere."""
+        """Start to ask the hosts, in the background, which files of the project they have.
+
+        `lease`: the run that will use the copy. A host with a complete copy notes at once that the run uses it. None
+        for a dry run, which changes nothing.
+        """
         self._lease = lease
         reading, spec = self._reading, self._spec
         if reading is None:
@@ -78,12 +94,14 @@ class ProjectUpload:
 
         self._query = run_in_background(query, "tree")
 
-    def upload(
-        self, context: Gathered, preflight: Future[ConnectivityRecord | None] | None = None
-    ) -> tuple[str, float]:
-        """Upload what the hosts lack, if preflight passed. Returns the path of the tree, and seconds."""
+    def upload(self, context: Gathered, preflight: Future[ConnectivityRecord | None] | None = None) -> float:
+        """Upload the files that the hosts lack, once `preflight` has passed, and set `tree`.
+
+        Return how many seconds the upload took. Raises a StartError if a host could not be synced, or if `preflight`
+        failed, which is only awaited if files must be sent.
+        """
         if self._query is None:
-            return str(self._spec.project.root), 0.0
+            return 0.0
         sync = self._query.result()
         if sync.needs_upload and preflight is not None:
             preflight.result()
@@ -91,33 +109,38 @@ class ProjectUpload:
         began = time.monotonic()
         report = sync.upload()
         seconds = time.monotonic() - began
-        if failed := [host for host in report.hosts if host.status in ("failed", "unreachable")]:
+        failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
+        if failed:
             first = failed[0]
             reason = f"{first.host.name}: the project could not be synced: {first.reason}"
             hosts = tuple(host.host.name for host in failed)
             raise StartError.because(reason, first.fix, hosts, first.exit_code)
-        self._tell(report, sync)
+        self._show(report, sync)
         path = report.path or next((host.path for host in report.hosts if host.path), None)
-        return path or f"{context.home}/code/{report.project}", seconds
+        self.tree = path or f"{context.home}/code/{report.project}"
+        return seconds
 
-    def _tell(self, report: SyncReport, sync: ProjectSync) -> None:
-        known = () if self._spec.repeats_notes or sync.dry_run else _shown_before(sync.project)
+    def _show(self, report: SyncReport, sync: ProjectSync) -> None:
+        """Show the notes and warnings of the sync, and what was uploaded."""
+        known = () if self._spec.repeats_notes or sync.dry_run else _notes_shown_before(sync.project)
         for text in report.notes:
             if text not in known:
                 self._on_step("note: " + text)
         for text in report.warnings:
             self._on_step("warning: " + text)
         changed = [host for host in report.hosts if host.files_sent]
-        if changed and not sync.dry_run:
-            files = "1 file" if report.files == 1 else f"{report.files} files"
-            sent, names = max(host.files_sent for host in changed), fold(host.host.name for host in changed)
-            self._on_step(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
+        if not changed or sync.dry_run:
+            return
+        files = "1 file" if report.files == 1 else f"{report.files} files"
+        sent = max(host.files_sent for host in changed)
+        names = fold(host.host.name for host in changed)
+        self._on_step(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
 
     def release(self) -> frozenset[str]:
-        """Remove the run's leases, if there are any; return the hosts that still have them."""
+        """Remove the run's leases on the hosts. Returns the hosts that could not be reached, and still have them."""
         if self._query is None:
             return frozenset()
-        wait((self._query,))  # it may still ask for a lease
+        wait((self._query,))  # it may be about to lease a copy
         if self._lease is None:
             return frozenset()
         code = f"{self._spec.asked.home}/code"
@@ -127,6 +150,7 @@ class ProjectUpload:
         )
 
     def _read(self) -> Project:
+        """Read which files of the project are sent. Runs in a background thread."""
         spec, asked = self._spec, self._spec.asked
         read = partial(
             read_project,
@@ -183,53 +207,62 @@ def unsent_modules(spec: RunSpec, project: Project) -> tuple[tuple[str, ...], tu
     return imported, tuple(name for name in beside if not stays_home(project.root, name, posixpath.dirname(name)))
 
 
-def _shown_before(project: Project) -> Sequence[str]:
-    """The notes on what is left out of the project, such as credentials, if an earlier run showed the same ones."""
+def _notes_shown_before(project: Project) -> Sequence[str]:
+    """Return the notes on files left out, such as credentials, if the last run has shown exactly these; else none.
+
+    Remembers the notes for the next run.
+    """
     text = "\n".join(project.notes)
-    if _SHOWN.text_of(str(project.root)) == text:
+    if _SHOWN_NOTES.text_of(str(project.root)) == text:
         return project.notes
-    _SHOWN.add([str(project.root)], text)
+    _SHOWN_NOTES.add([str(project.root)], text)
     return ()
 
 
-_FIX: Final = (
+_SYMLINK_FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "
     "--checkpoint /PATH/ON/EVERY/HOST"
 )
 
 
 def check_synced_path(spec: RunSpec, manifest: Manifest) -> None:
-    """Refuse a relative path with a link that sync brings to the hosts. Pure."""
+    """Refuse a relative --checkpoint that leads through a symlink which sync sends to the hosts. Pure."""
     links = {entry.path: entry.content for entry in manifest.entries if entry.kind == "l"}
-    for path in _parts_of(spec):
+    for path in _paths_above(spec):
         if path in links:
             raise UserError(
-                f"{_named(spec)}: {quote(path)} is a link of the project to {quote(links[path])}; sync brings it to "
+                f"{_option(spec)}: {quote(path)} is a link of the project to {quote(links[path])}; sync brings it to "
                 "every host, and there it would decide which files are exchanged",
-                fix=f"{_FIX}; a link that you make on the hosts yourself is followed",
+                fix=f"{_SYMLINK_FIX}; a link that you make on the hosts yourself is followed",
             )
 
 
 def check_unsynced_path(spec: RunSpec) -> None:
-    """Refuse a path with a link if a project's file set the path: nobody can tell there whose link it is."""
+    """With --no-sync, refuse a --checkpoint that leads through a symlink, if a file of the project sets the path.
+
+    On a host nobody can tell who made the link, and the user did not type the path.
+    """
     if spec.asked.checkpoint_is_found and (link := first_symlink(spec)):
         raise UserError(
-            f"{_named(spec)}: {quote(link)} is a link, and a file that was found, not named, set this path",
-            fix=_FIX,
+            f"{_option(spec)}: {quote(link)} is a link, and a file that was found, not named, set this path",
+            fix=_SYMLINK_FIX,
         )
 
 
-def _named(spec: RunSpec) -> str:
+def _option(spec: RunSpec) -> str:
     return f"--checkpoint {quote(spec.asked.checkpoint or '')}"
 
 
 def first_symlink(spec: RunSpec) -> str:
-    """The first link of the project on the control machine in a relative path, synced or not; or empty."""
-    return next((path for path in _parts_of(spec) if (spec.project.root / path).is_symlink()), "")
+    """Return the first symlink in a relative --checkpoint, as the project on this machine has it; empty if none."""
+    return next((path for path in _paths_above(spec) if (spec.project.root / path).is_symlink()), "")
 
 
-def _parts_of(spec: RunSpec) -> Iterator[str]:
-    """The path and those above it within the project's root; none for an absolute path, which only a host knows."""
+def _paths_above(spec: RunSpec) -> Iterator[str]:
+    """Yield the directories of a relative --checkpoint, below the project's root, and then the path itself.
+
+    Yields nothing for an absolute path, because only a host knows what is there.
+    """
     parts = posixpath.normpath(posixpath.join(spec.project.subdirectory, spec.asked.checkpoint or "")).split("/")
     if spec.asked.checkpoint and parts[0] not in ("", ".."):
         yield from ("/".join(parts[:end]) for end in range(1, len(parts) + 1))

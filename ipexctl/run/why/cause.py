@@ -541,15 +541,16 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
             host = lost.host or snapshot.node0
             seen = _report(first, f"{lost.bytes:,} bytes of output that the disk of {host} had no room for")
             return _recorded(snapshot, first, "run.output_lost", seen, code=first.exit_code, node0=host)
-        errors = [line for line in map(bare, snapshot.output_of(first.rank).err) if line.strip()]
+        output = snapshot.output_of(first.rank)
+        errors = [line for line in map(bare, output.err) if line.strip()]
         if raised := snapshot.status.raised:
             is_shown = any(raised.partition(":")[0] in line for line in errors)
             seen = _report(first, "the exception, as the rank's Python reported it")
             said = "" if is_shown else ", and its stderr has no line of it: the script closed or replaced it"
             return _recorded(snapshot, first, "script.raised", seen, raised=shorten_text(raised), said=said)
-        line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:])), errors[-1] if errors else "")
-        which = "its last line on stderr" if line in errors[-1:] else "it printed on stderr"
-        said = f"; {which}: {shorten_text(line.strip())}" if line else ""
+        line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:-1])), "")
+        said = f"; it printed on stderr: {shorten_text(line.strip())}" if line else ""
+        said += _last_line(replace(output, out=()) if errors else output)
         has_traceback = any(line.endswith(TRACEBACK) for line in errors)  # a carriage return hid the line after it
         printed = "a traceback whose exception can't be read" if has_traceback else "no exception"
         seen = Proof("exit", f"exit code {first.exit_code} of rank {first.rank}", first.host or "", first.at)

@@ -41,7 +41,7 @@ from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
 from ipexctl.run.start.resume import resumed_spec
-from ipexctl.run.start.script_imports import check_imports, check_syntax
+from ipexctl.run.start.script_imports import check_imports, raise_syntax_error
 from ipexctl.run.start.script_reading import project_script, read_script
 from ipexctl.run.start.start_request import StartError, check_request, refuse_bad_rank_counts
 from plan_helpers import changed, spec_of
@@ -223,7 +223,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     ):
         cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
-    cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
+    cases.append(refusal("syntax", raise_syntax_error, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     hosts = [Host(name, name) for name in "ab"]
     answers = [HostFacts(hosts[0], "ok", facts=healthy())]
     for own_fix in ("", "OWN"):

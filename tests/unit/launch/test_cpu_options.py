@@ -85,7 +85,6 @@ def test_a_tool_for_gpus_gets_what_cpus_need(
     spec, note = with_cpu_options(before)
     assert shlex.join(spec.asked.argv[len(before.asked.argv) :]) == added
     assert (f"gets {added};" in note) is bool(added)
-    assert spec.for_bf16 == (("--dtype", "bfloat16") if "bfloat16" in added else ())
     assert spec.without_bf16 == (("--bf16", "False") if "trl" in line or "sft.py" in line else ())
     assert not with_cpu_options(spec_of("module", ("trl.scripts.sft", "--bf16")))[0].without_bf16
 

@@ -22,7 +22,7 @@ from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan
 from ipexctl.projects.requirement_files import digest_of_list
-from ipexctl.run.start.first_install import _MAY_EXIST, request_of_run
+from ipexctl.run.start.first_install import _NEED_NO_REQUIREMENT, request_of_run
 from ipexctl.run.start.script_imports import check_imports, check_own_modules, note_on_lacking, with_environment
 from ipexctl.run.start.start_notes import copies_notes
 from ipexctl.run.start.start_request import StartError, StartFailure
@@ -56,7 +56,7 @@ def failures_of(spec: RunSpec) -> Iterator[StartFailure]:
     script = spec.project.script
     steps: list[Callable[[], object]] = [lambda: copies_notes(gathered, plan)]
     if script is not None:
-        modules = [each.module for each in script.imports if each.module not in _MAY_EXIST]
+        modules = [each.module for each in script.imports if each.module not in _NEED_NO_REQUIREMENT]
         steps += [
             lambda: check_own_modules(script, ()),
             lambda: check_imports(with_environment(script, gathered), dict.fromkeys(internal, modules)),

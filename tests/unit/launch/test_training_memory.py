@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from launch_helpers import AVX512, cpu, machine, plan, refusal
+from launch_helpers import cpu, machine, plan, refusal
 
 from ipexctl.facts.system_facts import Memory
 from ipexctl.node.common.plan import TrainingMemory, to_json
@@ -93,11 +93,6 @@ def test_options_of_the_line_decide_the_sizes() -> None:
     other = options(tool="llamafactory.launcher", lora_rank="16", lora_target="q_proj,v_proj")
     assert memory_of(*hosts(), **other).trained == usual.trained
     assert not memory_of(*hosts(), **options(tool="llamafactory.launcher", finetuning_type="full")).once
-
-
-def test_words_for_bf16_that_are_left_out_do_not_count() -> None:
-    given = {**options(**LORA), "for_bf16": ("--dtype", "bfloat16")}
-    assert "base" in memory_of(*hosts(flags=AVX512), **given).each
 
 
 @pytest.mark.parametrize(

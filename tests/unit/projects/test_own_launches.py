@@ -1,68 +1,15 @@
-"""Which calls of a script start ranks, and what is proposed for them."""
+"""Which commands start a launcher, which each rank would do."""
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.projects.own_launches import Spawner, find_launch, find_spawner
-from ipexctl.projects.script_file import ScriptFile
-from ipexctl.run.start.start_notes import spawner_notes
+from ipexctl.projects.own_launches import find_launch
 from ipexctl.run.start.start_project import locate_project
 from plan_helpers import spec_of
-
-LIGHTNING = "import lightning as L\nt = L.Trainer(accelerator='cpu', strategy='{}', devices=2)"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import torch.multiprocessing as mp\nmp.spawn(work, nprocs=2)", (2, "")),
-        (
-            "import ignite.distributed as idist\nwith idist.Parallel(backend='gloo', nproc_per_node=2) as p: pass",
-            (2, ""),
-        ),
-        ("import ignite.distributed as idist\nwith idist.Parallel(backend='gloo') as p: pass", None),
-        ("from detectron2.engine import launch\nlaunch(main, 8)", (2, "")),
-        (LIGHTNING.format("ddp_spawn"), (2, "ddp_spawn")),
-        (LIGHTNING.format("ddp"), None),
-        ("import ray\nray.init()", (2, "Ray")),
-        ("from ray import tune as t\nt.Tuner(f).fit()", (2, "Ray")),
-        ("import multiprocessing as mp\nmp.set_start_method('spawn')", None),
-        ("import os\nos.system(f'torchrun --nproc_per_node {n} train.py')", (2, "")),
-        ("import subprocess\nif args.launcher == 'torchrun': subprocess.run(['ls'])", None),
-    ],
-)
-def test_calls_that_start_ranks(text: str, expected: tuple[int, str] | None) -> None:
-    found = find_spawner(ast.parse(text), text, "train.py")
-    assert found == (Spawner("train.py", *expected) if expected else None)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "ranks", "has_group", "proposed"),
-    [
-        ("", 2, True, "-n 1"),
-        ("", 1, True, ""),
-        ("ddp_spawn", 2, True, "strategy='ddp'"),
-        ("ddp_spawn", 1, True, "--backend none -n 1"),  # torchrun's variables make each spawned process rank 0 of 1
-        ("ddp_spawn", 1, False, ""),
-        ("Ray", 2, True, "driver of Ray"),
-        ("Ray", 1, True, ""),
-    ],
-)
-def test_what_is_proposed_for_them(strategy: str, ranks: int, has_group: bool, proposed: str) -> None:
-    script = ScriptFile("train.py", spawner=Spawner("train.py", 8, strategy))
-    context: Any = SimpleNamespace(spec=SimpleNamespace(project=SimpleNamespace(script=script)))
-    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo" if has_group else "none")
-    note = "".join(spawner_notes(context, plan))
-    assert bool(note) == bool(proposed)
-    assert proposed in note
-
 
 STARTS = "from subprocess import run\nimport os, subprocess, sys\n"
 

@@ -22,15 +22,15 @@ from ipexctl.projects.layout import read_layout
 from ipexctl.projects.requirement_files import find_requirement_files
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.run.start.first_install import (
-    _is_of_verify,
-    _left_out_packages,
-    _line_of_run,
-    _newest_line,
-    _newest_packages,
+    _as_run_fix,
+    _find_lacking_packages,
+    _has_failed_import,
+    _imported_packages,
+    _newest_packages_fix,
     _with_builds,
-    _with_install,
+    _with_install_option,
 )
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.script_imports import check_imports, install_by_run
 from ipexctl.run.start.script_reading import project_script
 from ipexctl.run.start.start_notes import copies_notes
@@ -65,12 +65,12 @@ def test_a_package_that_the_lists_leave_out_is_added_to_the_line_of_the_run(
 ) -> None:
     (tmp_path / "requirements.txt").write_text("transformers\ngit+https://h/peft.git\n")
     spec = spec_in(tmp_path, "import os, torch, transformers, peft, of_nobody\n", monkeypatch)
-    failure = _left_out_packages(report_with("torch", "transformers"), spec, WANTED)
+    failure = _find_lacking_packages(report_with("torch", "transformers"), spec, WANTED)
     assert failure is not None
     assert failure.reason == "no list of the project brings the module peft that train.py imports (line 1)"
     assert failure.fix == "ipexctl run --install -r requirements.txt --with peft train.py --lr 1"
     for packages, builds in ((("transformers", "peft"), ()), (("transformers",), ("peft",))):
-        assert _left_out_packages(report_with(*packages), spec, replace(WANTED, builds=builds)) is None
+        assert _find_lacking_packages(report_with(*packages), spec, replace(WANTED, builds=builds)) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_newest_packages_stand_for_versions_that_have_no_solution(
     code: str, asked: dict[str, Any], packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "beside.py").touch()
-    assert _newest_packages(spec_in(tmp_path, f"{code}\n", monkeypatch, **asked)) == packages
+    assert _imported_packages(spec_in(tmp_path, f"{code}\n", monkeypatch, **asked)) == packages
 
 
 def test_a_module_that_is_certainly_not_the_project_s_is_missing_although_a_file_changes_sys_path(
@@ -96,7 +96,7 @@ def test_a_module_that_is_certainly_not_the_project_s_is_missing_although_a_file
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "peft.py").touch()
     code = "import sys\nsys.path.append('inner')\nimport peft, trl, of_nobody\n"
-    failure = _left_out_packages(report_with("torch"), spec_in(tmp_path, code, monkeypatch), WANTED)
+    failure = _find_lacking_packages(report_with("torch"), spec_in(tmp_path, code, monkeypatch), WANTED)
     assert failure is not None
     assert failure.reason == "no list of the project brings the module trl that train.py imports (line 3)"
 
@@ -156,9 +156,9 @@ def test_the_newest_packages_are_offered_if_they_need_fewer_builds(
 ) -> None:
     line = ipexctl_command("install", *(word for name in needed or () for word in ("--build", name)))
     refusal = None if needed is None else Refusal("no wheel", Fix.of((line,)))
-    monkeypatch.setattr("ipexctl.run.start.first_install._look_up", lambda *_: refusal)
+    monkeypatch.setattr("ipexctl.run.start.first_install._look_up_packages", lambda *_: refusal)
     start = RunStart(spec_in(tmp_path, "import h5py, gym\n", monkeypatch), Mock(), Mock())
-    newest = _newest_line(start, (), builds)
+    newest = _newest_packages_fix(start, (), builds)
     assert newest.endswith(f": ipexctl run --install {options} train.py --lr 1") if options else newest == ""
     assert ("which runs the code of gym" in newest) is ("--build" in (options or ""))
 
@@ -167,12 +167,12 @@ def test_without_an_environment_each_printed_line_of_the_run_installs_it() -> No
     lines = (("run", "--ppn", "2"), ("run", "--install", "--ppn", "2"), ("install", "--ppn", "2"))
     fix = join_fixes([Fix("cores: {line}", line=ipexctl_command(*line, argv=("train.py",))) for line in lines])
     install, run = "ipexctl install --ppn 2 train.py", "ipexctl run --install --ppn 2 train.py"
-    assert _with_install(fix) == f"cores: {run}; cores: {run}; cores: {install}"
-    assert _with_install("leave out .cuda()") == "leave out .cuda()"
+    assert _with_install_option(fix) == f"cores: {run}; cores: {run}; cores: {install}"
+    assert _with_install_option("leave out .cuda()") == "leave out .cuda()"
 
 
 def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run() -> None:
-    fix = _line_of_run(Fix("keep: `--env default-2`; change: `--downgrade`"), spec_of(requirements=("r.txt",)))
+    fix = _as_run_fix(Fix("keep: `--env default-2`; change: `--downgrade`"), spec_of(requirements=("r.txt",)))
     assert fix == "keep: ipexctl run --install --env default-2 train.py; change: ipexctl install -r r.txt --downgrade"
 
 
@@ -192,7 +192,7 @@ def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run
 def test_a_line_of_the_install_is_one_of_the_run_if_the_run_has_its_options(
     words: str, asked: dict[str, Any], line: str
 ) -> None:
-    done = _line_of_run(Fix("build: `ipexctl {*words}`", words=shlex.split(words)), spec_of(**asked))
+    done = _as_run_fix(Fix("build: `ipexctl {*words}`", words=shlex.split(words)), spec_of(**asked))
     assert shlex.split(done) == shlex.split(f"build: ipexctl {line}".replace("x<2", "'x<2'"))
 
 
@@ -303,7 +303,7 @@ def test_the_list_that_a_line_of_a_readme_names_comes_before_guesses(
     [("failed", {"ok": False}, True), ("failed", {}, False), ("changed", {"ok": True}, False)],
 )
 def test_a_package_that_fails_its_import_may_be_left_out(status: Any, verify: Any, *, is_of_verify: bool) -> None:
-    assert _is_of_verify(InstallResult(Host("n1", "n1"), status, verify=verify)) == is_of_verify
+    assert _has_failed_import(InstallResult(Host("n1", "n1"), status, verify=verify)) == is_of_verify
 
 
 @pytest.mark.parametrize(("unread", "checks"), [((), True), ((BackendList(Path("setup.py")),), False)])

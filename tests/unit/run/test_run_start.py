@@ -31,9 +31,9 @@ from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import CommandEnd, Session
-from ipexctl.run.start import pipeline
+from ipexctl.run.start import pipeline, run_start
 from ipexctl.run.start.begin import Launch, hosts_with_job_files, in_rank_files
-from ipexctl.run.start.pipeline import RunStart
+from ipexctl.run.start.run_start import RunStart
 from ipexctl.run.start.start_request import StartError, StartFailure
 from ipexctl.run.start.watcher import StartWatcher
 from plan_helpers import changed, small_plan, spec_of
@@ -358,7 +358,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         "new_record": fail,
     }
     for name, fake in fakes.items():
-        monkeypatch.setattr(pipeline, name, fake)
+        monkeypatch.setattr(pipeline if hasattr(pipeline, name) else run_start, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     spec = replace(REQUEST, hosts=HOSTS, project=ProjectLocation(tmp_path, "", ("train.py",)))
     assert isinstance(pipeline.start_run(RunStart(spec, Mock(), StartWatcher())), StartFailure)
@@ -387,7 +387,7 @@ def test_a_run_that_began_after_the_locks_is_waited_for(
         "new_record": went_on,
     }
     for name, fake in fakes.items():
-        monkeypatch.setattr(pipeline, name, fake)
+        monkeypatch.setattr(pipeline if hasattr(pipeline, name) else run_start, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     project = ProjectLocation(tmp_path, "", ("train.py",))
     spec = changed(REQUEST, hosts=HOSTS, project=project, wait=60.0)

@@ -82,8 +82,8 @@ def test_a_complete_tree_does_not_wait_for_the_preflight(monkeypatch: pytest.Mon
     notes: list[str] = []
     still_running: Future[Any] = Future()
     project = compared(monkeypatch, Sync(needs_upload=False, warnings=("IN THE WAY",)), notes)
-    tree, seconds = project.upload(CONTEXT, still_running)
-    assert tree == "/there/project"
+    seconds = project.upload(CONTEXT, still_running)
+    assert project.tree == "/there/project"
     assert 0 <= seconds < 10
     assert notes == [f"note: {LEFT_OUT}", "note: NOTE", "warning: IN THE WAY"]
 
@@ -127,7 +127,8 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(
 def test_project_without_sync_keeps_its_local_path() -> None:
     project = upload.ProjectUpload(changed(SPEC, sync=False), Mock(), lambda _: None)
     project.compare(lease="r")
-    assert project.upload(CONTEXT) == ("/here/project", 0.0)
+    assert project.upload(CONTEXT) == 0.0
+    assert project.tree == "/here/project"
     assert project.release() == frozenset()
 
 

@@ -112,7 +112,9 @@ def test_a_row_that_names_no_error_is_not_loaded(monkeypatch: pytest.MonkeyPatch
 
 
 _OWN = f"{TRACEBACK}\n  File \"/home/me/.ipexctl/code/p/train.py\", line 3, in <module>\n    step('x')\n"
-_FORK = '  File "/usr/lib/python3.11/subprocess.py", line 9, in _execute_child\n'
+_OWN_RAISE = _OWN.replace("step('x')", "raise Refused(words)")
+_EMFILE = "Too many open files (24)"
+_FORK = '  File "/usr/lib/python3.11/subprocess.py", line 9, in _execute_child\n    self.pid = _fork_exec(\n'
 _TRL = (
     '  File "/env/bin/trl", line 8, in <module>\n'
     '  File "/env/lib/python3.11/site-packages/trl/cli.py", line 4, in main\n'
@@ -143,6 +145,16 @@ _TORCH = '  File "/env/lib/python3.11/site-packages/torch/x.py", line 9, in f\n'
         (f"{_OWN}TypeError: device() received an invalid combination of arguments - got (NoneType)", "script.raised"),
         (f"{_OWN}{_TORCH}KeyError: 'Too many open files'", "script.raised"),
         ("sh: 1: ninja: not found\nsh: 1: nvcc: not found", "script.no_program"),
+        (f"{_OWN_RAISE}RuntimeError: Too many open files in shard 3", "script.raised"),
+        (f"{_OWN_RAISE}ConnectionError: [1] Connection closed by peer", "script.raised"),
+        (f"{_OWN_RAISE}ImportError: No module named 'train_set'", "script.raised"),
+        (f"{_OWN_RAISE}OSError: [Errno 28] No space left on device: 'out'", "disk.full"),
+        (f"{_OWN}IndexError: index out of range in self", "script.raised"),  # of index_select
+        (f"{_OWN}KeyError: 'SLURM_NODES'", "script.raised"),  # of a dict
+        (f"{_OWN}{_FORK}FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", "script.no_program"),
+        (f"{_OWN}{_FORK}PermissionError: [Errno 13] Permission denied: './prepare'", "file.denied"),
+        (f"{_OWN}RuntimeError: unable to open shared memory object </torch_1_2>: {_EMFILE}", "limit.files"),
+        ("WARNING: Too many open files: retry\nreading 4\nno validation set\nusage: --set DIR", "script.exited"),
     ],
 )
 def test_words_are_a_cause_only_of_the_error_that_they_are_of(said: str, expected: str) -> None:

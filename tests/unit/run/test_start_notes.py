@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from ipexctl.facts.facts import Facts
@@ -12,8 +9,7 @@ from ipexctl.facts.system_facts import Batch
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.plan import NO_PLAN
-from ipexctl.run.start.start_notes import check_resumed_trl, job_notes
-from ipexctl.run.start.start_request import StartError
+from ipexctl.run.start.start_notes import job_notes
 from ipexctl.transports import OVER_SRUN
 from message_data import missing
 from plan_helpers import spec_of
@@ -41,35 +37,6 @@ def notes(
 )
 def test_a_run_beside_the_jobs_of_a_scheduler_is_told_so(batches: tuple[Batch, ...], words: str) -> None:
     assert missing(notes(*batches), words) == []
-
-
-SFT = ("--output_dir", "out", "--resume_from_checkpoint", "out")
-
-
-@pytest.mark.parametrize(
-    ("version", "words", "changes", "fix"),
-    [
-        ("1.14.0", SFT, {}, "ipexctl install --with 'trl>=1.14.1'"),
-        ("1.13.0", SFT, {"python": "/v/bin/python"}, "/v/bin/python -m pip install 'trl>=1.14.1'"),
-        ("1.14.1", SFT, {}, ""),
-        ("", SFT, {}, ""),
-        ("1.13.0", SFT[:2], {}, ""),
-        ("1.13.0", SFT, {"resumed": ()}, ""),
-    ],
-)
-def test_a_trl_that_ignores_the_checkpoint_is_refused_where_a_run_is_resumed(
-    version: str, words: tuple[str, ...], changes: dict[str, Any], fix: str
-) -> None:
-    spec = spec_of("module", ("trl.scripts.sft", *words))
-    spec = replace(spec, asked=spec.asked._replace(**{"resumed": ("sft-1",), **changes}))
-    packages = {"trl": version} if version else {}
-    if not fix:
-        return check_resumed_trl(spec, packages)
-    with pytest.raises(StartError) as refused:
-        check_resumed_trl(spec, packages)
-    assert refused.value.failure.fix == fix
-    assert refused.value.failure.exit_code == 2
-    return None
 
 
 def test_this_machine_is_called_that() -> None:

@@ -13,7 +13,7 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.asked import Asked
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_reading import read_script
-from ipexctl.run.start.start_notes import OF_SCRIPT, texts_of, trainer_notes
+from ipexctl.run.start.start_notes import DRY_RUN_NOTES, collect_notes, library_notes
 from message_data import missing
 from plan_helpers import spec_of
 
@@ -40,7 +40,7 @@ def note(version: str = "4.54.0", ranks: int = 2, *argv: str, uses_it: bool = Tr
     spec = SimpleNamespace(project=SimpleNamespace(script=script))
     context: Any = SimpleNamespace(asked=asked, spec=spec, env=RankEnv("python3", packages=packages))
     plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
-    return "".join(trainer_notes(context, plan))
+    return "".join(library_notes(context, plan))
 
 
 @pytest.mark.parametrize("version", ["4.54.0", "4.56.2", "5.0.0", "5.23.0"])
@@ -58,15 +58,17 @@ def test_no_note_where_it_is_not_true() -> None:
     assert note("5.23.0", 2, "--average_tokens_across_devices=True") == ""
 
 
-@pytest.mark.parametrize(("is_installed", "ranks", "count"), [(True, 4, 1), (True, 1, 0), (False, 4, 0)])
-def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool, ranks: int, count: int) -> None:
+@pytest.mark.parametrize(("is_installed", "ranks", "count"), [(True, 4, 1), (True, 1, 0), (False, 4, 1)])
+def test_run_prints_one_note_for_an_environment_and_for_a_planned_one(
+    *, is_installed: bool, ranks: int, count: int
+) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
     plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
     script = read_script("train.py", b"from transformers import Trainer")[0]
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     spec = spec_of(project=project)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked, hub={}, options={})
-    assert len(list(texts_of(OF_SCRIPT, context, plan))) == count
+    assert len(list(collect_notes(DRY_RUN_NOTES, context, plan))) == count
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,6 @@ def test_a_trainer_that_cannot_resume_is_told_before_the_first_start(
     ]
     spec = spec_of(project=ProjectLocation(Path("/p"), ".", ("train.py",), script), **options)
     context: Any = SimpleNamespace(env=env, spec=spec, asked=spec.asked, hub={}, options={})
-    notes = texts_of(OF_SCRIPT, context, plan)  # type: ignore[arg-type]
+    notes = collect_notes(DRY_RUN_NOTES, context, plan)  # type: ignore[arg-type]
     said = "transformers 5.17.0 cannot resume --with 'transformers>=5.18'"
     assert [missing(note, said) for note in notes] == ([[]] if is_told else [])

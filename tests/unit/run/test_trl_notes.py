@@ -11,7 +11,7 @@ from launch_helpers import STOCK, cpu, machine, plan, request
 
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.hub.hub_check import FoundHub
-from ipexctl.run.start.start_notes import OF_SCRIPT, missing_notes, texts_of, trl_notes
+from ipexctl.run.start.start_notes import DRY_RUN_NOTES, collect_notes, library_notes, missing_notes
 from ipexctl.run.start.start_request import StartError
 from message_data import missing
 
@@ -84,31 +84,42 @@ def planned(version: str, *words: str, **options: Any) -> tuple[Any, Plan]:
     return request(machine(cpu(8)), **given), plan(machine(cpu(8)), **given)
 
 
+SFT = ("--output_dir", "out", "--resume_from_checkpoint", "out")
+RESUMED = {"resumed": ("sft-1",)}
+
+
 @pytest.mark.parametrize(
-    ("version", "words", "is_refused"),
+    ("version", "words", "changes", "fix"),
     [
-        ("0.22.2", ("--dtype", "bfloat16"), True),
-        ("0.23.0", ("--dtype", "bfloat16"), False),
-        ("0.20.0", ("--torch_dtype", "bfloat16"), False),
-        ("", ("--dtype", "bfloat16"), False),
+        ("0.22.2", ("--dtype", "bfloat16"), {}, "ipexctl install --with 'trl>=0.23'"),
+        ("0.23.0", ("--dtype", "bfloat16"), {}, ""),
+        ("0.20.0", ("--torch_dtype", "bfloat16"), {}, ""),
+        ("", ("--dtype", "bfloat16"), {}, ""),
+        ("1.14.0", SFT, RESUMED, "ipexctl install --with 'trl>=1.14.1'"),
+        ("1.13.0", SFT, {**RESUMED, "python": "/v/bin/python"}, "/v/bin/python -m pip install 'trl>=1.14.1'"),
+        ("1.14.1", SFT, RESUMED, ""),
+        ("", SFT, RESUMED, ""),
+        ("1.13.0", SFT[:2], RESUMED, ""),
+        ("1.13.0", SFT, {}, ""),
     ],
 )
-def test_a_trl_that_does_not_know_an_option_is_refused(version: str, words: tuple[str, ...], is_refused: bool) -> None:
-    context, found = planned(version, *words)
-    if not is_refused:
-        assert list(trl_notes(context, found)) == []
+def test_a_trl_that_would_fail_or_overwrite_is_refused(
+    version: str, words: tuple[str, ...], changes: dict[str, Any], fix: str
+) -> None:
+    context, found = planned(version, *words, **changes)
+    if not fix:
+        assert list(library_notes(context, found)) == []
         return
     with pytest.raises(StartError) as refused:
-        list(trl_notes(context, found))
-    assert (
-        missing(refused.value.failure.reason + refused.value.failure.fix, "0.22.2 --dtype trl>=1.14.1 --torch_dtype")
-        == []
-    )
+        list(library_notes(context, found))
+    assert refused.value.failure.fix == fix
+    assert refused.value.failure.exit_code == 2
+    assert version in refused.value.failure.reason
 
 
 def test_a_trl_that_starts_over_is_told_where_a_checkpoint_is_to_be_resumed() -> None:
     def told(version: str, **options: Any) -> list[str]:
-        return [note for note in texts_of(OF_SCRIPT, *planned(version, **options)) if "checkpoint" in note]
+        return [note for note in collect_notes(DRY_RUN_NOTES, *planned(version, **options)) if "checkpoint" in note]
 
     (note,) = told("1.13.0", checkpoint="out")
     assert missing(note, "trl 1.13.0 starts over ipexctl install --with 'trl>=1.14.1'") == []

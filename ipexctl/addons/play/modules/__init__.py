@@ -1,5 +1,7 @@
-"""The modules of playbooks: their options, types, defaults and refused combinations; implementations are imported late.
-A function `_NAME` takes the given options and returns why they can't be combined, or None.
+"""Declare the modules of playbooks: their options, types, defaults and refused combinations.
+
+`SPECS` has a row for each module, below the name of the file that implements it; `runner` imports that file only when
+a task runs. A function `_NAME` here takes the options that are given, and returns why they can't be combined, or None.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _KINDS: Final[Mapping[Any, str]] = {
     str: "str", int: "int", float: "float", bool: "bool", Path: "path", tuple[str, ...]: "list",
 }  # fmt: skip
 Given = Mapping[str, Any]
+"""Option → its value, only of options that the task gives."""
 
 
 def _exec(given: Given) -> str | None:
@@ -63,20 +66,20 @@ def _tune(given: Given) -> str | None:
 
 
 def _run(given: Given) -> str | None:
-    """Also what `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
-    from ipexctl.run.start.start_request import check_request, with_given
+    """Return also what `ipexctl run` would refuse on any hosts, so that no earlier task trains in vain."""
+    from ipexctl.run.start.start_request import check_request, set_options
 
     if "cmd" in given and "argv" in given:
         return "'cmd' already has the command"
     try:
-        check_request(with_given(Asked(argv=("",)), given))
+        check_request(set_options(Asked(argv=("",)), given))
     except UserError as error:
         return str(error.message + " (" + error.fix + ")") if error.fix else error.message
     return None
 
 
 def _of_command(declarations: Mapping[str, Declaration]) -> dict[str, Option]:
-    """Options with the names, types and defaults of a command's."""
+    """Return options of a module with the names, types, limits and defaults of a command's options."""
     options = {}
     for name, declaration in declarations.items():
         type_ = get_type_hints(Asked)[name]
@@ -153,12 +156,15 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
 _FILES: Final = {spec.name: file for file, specs in SPECS.items() for spec in specs}
 _SPECS: Final = {spec.name: spec for specs in SPECS.values() for spec in specs}
 MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
+"""Name in a playbook → the module."""
 
 
 def runner(name: str) -> Callable[..., Any]:
-    """A module's function; the `where` of its declaration decides how it is called: `control`: (context, call) ->
-    TaskResult; `host`: (context, call, session) -> TaskResult; `all`: (context, call, hosts) -> TaskResult for
-    all hosts, or a mapping from the host's name.
+    """Return the function of a module. `Spec.where` decides what it takes and returns:
+
+    - `control`: (context, call) → TaskResult
+    - `host`: (context, call, session) → TaskResult
+    - `all`: (context, call, hosts) → a TaskResult for all hosts, or a mapping host → its TaskResult
     """
     file = import_module(f"ipexctl.addons.play.modules.{_FILES[name]}")
     function: Callable[..., Any] = file.RUNNERS[name]

@@ -1,10 +1,14 @@
-"""The modules exec, shell, command, wait_for (on a host) and assert, fail, debug, set_fact, pause (without a host)."""
+"""The modules exec, shell, command and wait_for, on a host, and assert, fail, debug, set_fact, pause, without a host.
+
+The script that looks at `creates`, `removes` and `chdir` of a command becomes the command: a task is one round trip.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+from itertools import chain
 from typing import Any, Final
 
 from ipexctl.addons.play.modules.host_script import exports, run_sh
@@ -29,6 +33,7 @@ def _fail(_: PlayContext, call: Call) -> TaskResult:
 
 
 def _debug(context: PlayContext, call: Call) -> TaskResult:
+    """Show `msg`, or the value of `var` with its name. Skipped if the call has fewer -v than `verbosity`."""
     if call.args["verbosity"] > context.options.verbose:
         return TaskResult("skipped", "verbosity: -" + "v" * call.args["verbosity"] + " shows it")
     value = call.args["msg"]
@@ -41,6 +46,7 @@ def _debug(context: PlayContext, call: Call) -> TaskResult:
 
 
 def _set_fact(_: PlayContext, call: Call) -> TaskResult:
+    """Return the variables as `ansible_facts`; the task runner sets them for the host."""
     facts = {name: value for name, value in call.args.items() if name != "cacheable" and value != OMIT}
     return TaskResult("ok", data={"ansible_facts": facts})
 
@@ -71,6 +77,10 @@ done
 
 
 def _wait_for(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Wait on a host until a port or a path is there, or is gone; without either, wait for `seconds`.
+
+    With --check, look once.
+    """
     args = call.args
     expected = "no" if args["state"] in ("stopped", "absent") else "yes"
     if args["port"] is None and args["path"] is None:
@@ -124,6 +134,10 @@ _NAME: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}
 
 
 def _exec(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Run a line in sh or, for the module command and for a list, a program without sh.
+
+    With --check, only `creates` and `removes` are looked at; a command without either is skipped.
+    """
     args = call.args
     guarded = args["creates"] is not None or args["removes"] is not None
     if call.check and not guarded:
@@ -155,6 +169,10 @@ def _exec(context: PlayContext, call: Call, session: Session) -> TaskResult:
 
 
 def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> TaskResult:
+    """Return the result by the letter that the guard printed: `g` if the command ran, else why it did not.
+
+    `data`: exit code and output, for `register`. `last_line`: of stderr.
+    """
     args = call.args
     if guard_letter == b"d":
         return failure(f"chdir: there is no directory {args['chdir']}", "create it first, or use another", **data)
@@ -173,13 +191,17 @@ def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated
     return TaskResult("changed", note, data=data)
 
 
-def _quote_expanding(word: str) -> str:
-    """Quote a word but expand `~/` and `$NAME` on the host, as Ansible does; unset names stay as written."""
-    home, word = ('"$HOME"', word[1:]) if word == "~" or word.startswith("~/") else ("", word)
-    parts = _NAME.split(word)
+def _quote_expanding(argument: str) -> str:
+    """Return an argument for sh that expands only `~/` and `$NAME` on the host, as Ansible does.
+
+    A variable that is not set there stays as written.
+    """
+    begins_with_home = argument == "~" or argument.startswith("~/")
+    home, rest = ('"$HOME"', argument[1:]) if begins_with_home else ("", argument)
+    parts = _NAME.split(rest)
     names = [f'"${{{name}-\\${name}}}"' for name in (part.strip("{}") for part in parts[1::2])]
     quoted_parts = [shlex.quote(part) if part else "" for part in parts[0::2]]
-    return home + "".join(text for pair in zip(quoted_parts, [*names, ""], strict=True) for text in pair) or "''"
+    return home + "".join(chain.from_iterable(zip(quoted_parts, [*names, ""], strict=True))) or "''"
 
 
 RUNNERS: Final = {

@@ -1,6 +1,7 @@
-"""The modules copy and template: write a file, text or directory of the control machine to a host. The host compares
-hashes; up to 256 KB are sent along in the same round trip. The scripts follow no link of another account (`enter.sh`):
-as root they would write wherever it leads.
+"""The modules copy and template: write a file, a text or a directory of the control machine to a host.
+
+The host compares hashes, so what it has is not sent; up to 256 KB are sent along in the same round trip. The scripts
+follow no symlink of another account (`enter.sh`): as root they would write wherever it leads.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ mkdir -m 700 -- "$temporary" || exit 1
 
 
 def _copy(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Write `content`, which for template is the filled text, or the file or directory `src`."""
     content = call.args.get("content")
     if content is not None:
         name = os.path.basename(call.args.get("src") or "content")  # noqa: PTH119
@@ -151,11 +153,15 @@ def _copy(context: PlayContext, call: Call, session: Session) -> TaskResult:
 
 @lru_cache(maxsize=1)
 def _content(path: Path, _modified: int) -> bytes:
+    """Return the bytes of a file, read once for all hosts, and again if `_modified`, its mtime, changes."""
     return read_regular(path, COPIED)
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> TaskResult:
-    """A small file is sent along with the check; the host discards it if it already has that content."""
+    """Write one file. A small one is sent along with the check; the host discards it if it already has that content.
+
+    `name`: of the file, if `dest` is a directory.
+    """
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     arguments = [args["dest"], name, hashlib.sha256(data).hexdigest(), str(len(data)), mode]
@@ -182,14 +188,16 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
 
 
 def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
-    if b"\0" in old[:8000] or b"\0" in new[:8000] or max(len(old), len(new)) >= _MAX_DIFF:
+    """Return the difference of two texts as `diff -u` shows it; of long or binary files, only their sizes."""
+    is_binary = b"\0" in old[:8000] or b"\0" in new[:8000]
+    if is_binary or max(len(old), len(new)) >= _MAX_DIFF:
         names = f"--- /dev/null\n+++ {path}\n" if is_new else f"--- {path} (before)\n+++ {path} (after)\n"
         return f"{names}(too long or not text: {len(old)} bytes → {len(new)} bytes)\n"
     return unified_diff(old.decode(errors="replace"), new.decode(errors="replace"), path, is_new=is_new)
 
 
 def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> TaskResult:
-    """Copy a directory; only differing files are sent. `src/` copies its contents, `src` the directory itself."""
+    """Write a directory; only files that differ are sent. `src/` copies what is in it, `src` the directory itself."""
     args = call.args
     prefix = "" if args["src"].endswith("/") else f"{source.name}/"
     try:
@@ -225,6 +233,7 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
 
 
 def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
+    """Return path below `source` → bytes and mode of each file; None if they are too large. Raises an OSError."""
     contents: dict[str, tuple[bytes, int]] = {}
     size = 0
     for directory, names, files in os.walk(source):
@@ -240,6 +249,7 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
 
 
 def _packed(files: dict[str, tuple[bytes, int]], directories: Sequence[str], mode: int | None) -> bytes:
+    """Return a tar archive for `_UNPACK`: a file is `NUMBER/NAME`, by the number of its directory in `directories`."""
     numbers = {directory: number for number, directory in enumerate(directories)}
     packed, now = io.BytesIO(), int(time.time())
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:

@@ -1,5 +1,7 @@
-"""The module fetch: downloads a host's file, or files of a run, to `dest/HOST/` as in Ansible. A shell script sends
-small files, the agent sends directories and large files. The playbook alone decides name and place.
+"""The module fetch: download a host's file, or files of a run, to `dest/HOST/` as in Ansible.
+
+A shell script sends small files, so that a host needs no Python; the agent sends directories and large files. The
+playbook alone decides where a file is written; no answer of a host changes that.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ _STATUS_LINE: Final = re.compile(rb"([sf]) +([0-9]{1,19})(?: ([0-7]{1,5}))?")
 
 
 def _fetch(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Download one file by a shell script, unless this machine has it; by the agent, if it turns out to be more."""
     if call.args["run"] is not None:
         return _fetch_from_run(context, call)
     dest, src = _destination(call), call.args["src"]
@@ -65,7 +68,8 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> TaskResult:
     if status_line == b"n":
         return TaskResult("ok", f"there is no {src}", data={"src": src})
     match = _STATUS_LINE.fullmatch(status_line)
-    if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
+    is_same_as_nothing = match is not None and match[1] == b"s" and not local_hash
+    if match is None or is_contents(encode_name(src)) or is_same_as_nothing:
         return failure("its reply about the file can't be read", "check that machine before you trust it", src=src)
     data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
     if match[1] == b"s" or call.check:
@@ -78,7 +82,7 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> TaskResult:
 
 
 def _destination(call: Call) -> Path:
-    """`dest/HOST/src`; with `flat`: `dest`, or a file in it if it is a directory or ends with a slash."""
+    """Return `dest/HOST/src`; with `flat`, `dest`, or a file in it if it is a directory or ends with a slash."""
     dest, src = call.args["dest"], call.args["src"]
     base = local_path(call.task.base, dest)
     if call.args["flat"]:
@@ -88,6 +92,7 @@ def _destination(call: Call) -> Path:
 
 
 def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> TaskResult:
+    """Write a received file with the host's mode, limited by the umask. `data`: for `register`."""
     try:
         created = write_named_file(dest, content, mode & 0o777 & ~read_umask(), make=True)
         if created is not None:
@@ -100,6 +105,7 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> TaskR
 
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> TaskResult:
+    """Download a directory or a large file as `ipexctl fetch` does. `dest`: its DEST, with a `/` for a directory."""
     if call.check:
         return TaskResult("changed", "would be fetched", data={"src": call.args["src"], "dest": str(path)})
     return _fetch_order(
@@ -109,6 +115,7 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
 
 
 def _fetch_from_run(context: PlayContext, call: Call) -> TaskResult:
+    """Download files of a run from its node0; the task is skipped on other hosts, and without a run."""
     dest = local_path(call.task.base, call.args["dest"])
     if not call.args["run"]:
         return TaskResult("skipped", "there is no run to fetch from")
@@ -127,6 +134,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> TaskResult:
 
 
 def _fetch_order(context: PlayContext, order: FetchRequest) -> TaskResult:
+    """Fetch over a session of the play, and return what came of it."""
     done = fetch(order, lambda: context.pool.borrow(order.host, context.cancel), lambda _: None, context.cancel)
     left_out = [file.name for file in done.left_out]
     data = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}

@@ -1,5 +1,7 @@
-"""The modules file, stat and ping: set or inspect a path of a host, and check that it replies. The scripts enter the
-parent directory step by step (`enter.sh`), so no account can slip in a link between check and change.
+"""The modules file, stat and ping: set or inspect a path of a host, and check that a host replies.
+
+The script of file enters the parent directory step by step (`enter.sh`), so that no other account can put a symlink in
+the way between check and change.
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ _KINDS: Final = {0x4: "isdir", 0x8: "isreg", 0xA: "islnk"}
 
 
 def _file(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Make a path a directory, a link, an empty file or nothing, and set its mode."""
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     state = args["state"] or ""
@@ -122,6 +125,7 @@ def _file(context: PlayContext, call: Call, session: Session) -> TaskResult:
 
 
 def _stat(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Return what a path is, in Ansible's fields; `{"exists": False}` for nothing."""
     args = call.args
     arguments = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
     completed = run_sh(context, session, call, _HOME + _STAT, arguments)

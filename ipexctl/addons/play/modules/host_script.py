@@ -1,4 +1,7 @@
-"""Runs a shell script on a host, with `become` as another account. It travels on stdin, so `ps` never shows it."""
+"""Run a shell script on a host, with `become` as another account.
+
+The script and its arguments travel on stdin, so that `ps` never shows them.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,7 @@ ENTER: Final = shell_text(Path(__file__).with_name("enter.sh"))
 """After `home_functions` or `WALK`, whose rule it applies."""
 _NO_SUDO: Final = "allow this account to use sudo without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
+"""Bytes kept of stdout and of stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +58,18 @@ class ScriptResult:
     stdout: bytes
     stderr: bytes
     truncated: bool = False
+    """True if stdout or stderr was longer than `MAX_OUTPUT`."""
 
     @property
     def last_error(self) -> str:
+        """Return the last line of stderr, without what sh puts before it; empty without one."""
         return _SH_PREFIX.sub("", script_error(self.stderr).text)
 
     def failure(self, *, symlink_fix: str = _SYMLINK_FIX, **data: object) -> TaskResult:
-        """Failed result of a script: its last error line, and a fix if the cause is known."""
+        """Return the failed result of a script: its last error line, and a fix if the cause is known.
+
+        `data`: further values for `register`.
+        """
         if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
             owner, link, target = (field.decode(errors="replace") for field in refused.groups())
             reason = f"{quote(link)} is a link of the account {owner} to {quote(target)}: it is not followed"
@@ -84,7 +93,10 @@ def run_sh(
     *,
     stdin: bytes = b"",
 ) -> ScriptResult:
-    """Run with `args` as `$1` …. Raises HostError if the host is lost."""
+    """Run a script with `args` as `$1` …; it reads `stdin`.
+
+    Raises a HostError if the host is lost, or if this account may not become the other one.
+    """
     full_script = f"set -- {shlex.join(args)}\n{script}" if args else script
     command_line = _READ_SCRIPT
     if call.become is not None:
@@ -109,4 +121,5 @@ def run_sh(
 
 
 def exports(call: Call) -> str:
+    """Return lines of sh that set the task's `environment`."""
     return "".join(f"export {variable_in_sh(name)}={shlex.quote(value)}\n" for name, value in call.environment.items())

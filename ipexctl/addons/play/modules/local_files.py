@@ -1,4 +1,7 @@
-"""Paths of the control machine that a task names."""
+"""Find the files of the control machine that a task names.
+
+Relative paths begin at `base`, the directory of the file that contains the task.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +27,29 @@ def local_path(base: Path, text: str) -> Path:
 
 
 def source_path(module: str, base: Path, text: str) -> Path:
-    """Path of `src`, searched like Ansible: in files/ or templates/ next to the playbook, then next to it."""
+    """Return the path of `src`, searched as Ansible does: in `files/` or `templates/` of `base`, then in `base`."""
     inner = base / ("templates" if module == "template" else "files") / text
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
 
 
 def check_copied(path: Path) -> None:
-    """Raise OSError if copy can't send the file or directory, TooLargeError if it is too large. Does not read it."""
-    if not path.is_dir():
+    """Refuse a file or directory that copy can't send: raise an OSError, or a TooLargeError. It is not read."""
+    files: list[Path] = []
+    if path.is_dir():
+        for directory, _, names in os.walk(path):
+            files += [Path(directory, name) for name in names]
+    else:
         os.close(open_regular(path))
-    files = [path] if not path.is_dir() else (Path(name, each) for name, _, names in os.walk(path) for each in names)
+        files = [path]
     if sum(file.stat().st_size for file in files if file.is_file()) > COPIED.limit:
         raise TooLargeError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 def script_argv(base: Path, line: str) -> list[str]:
-    """Split `train.py --epochs 3` into script and arguments; an existing path with spaces is one word."""
+    """Return script and arguments of `train.py --epochs 3`; the whole line, if it is the path of an existing file.
+
+    Raises a UserError for a quote that is never closed.
+    """
     if not path_problem(local_path(base, line), "file"):
         return [line]
     try:

@@ -1,4 +1,8 @@
-"""The module migrate: finds a project's lines that use IPEX or the oneCCL bindings, and edits them with `apply`."""
+"""The module migrate: find the lines of a project that use IPEX or the oneCCL bindings, and edit them with `apply`.
+
+It works on the text of lines, on the control machine, and runs nothing of the project. A line that only the user can
+rewrite is named, and left as it is; then the imports in that file stay, too.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,15 @@ _SKIPPED: Final = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__
 
 @dataclass(frozen=True, slots=True)
 class MigrationFinding:
+    """A line that uses what IPEX had."""
+
     path: str
+    """Relative to the project's directory."""
     line: int
+    """Counted from 1."""
     text: str
     what: str
+    """What is wrong with it, and what replaces it."""
     new: str | None = None
     """Replacement; empty deletes the line, None leaves it to the user."""
 
@@ -68,9 +77,14 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (rf"(?i)^\s*{_PACKAGES}\b.*$", "a package that is no longer released", "", frozenset({".txt"})),
     (rf"(?i){_PACKAGES}", "names a package that is no longer released", None, frozenset({".toml", ".cfg", ".sh"})),
 )
+"""Pattern, what it means, replacement as for `re.sub` (None: the user's to decide), and suffixes of files.
+
+Rules are applied to a line one after the other, each to what the rules before it made of the line.
+"""
 
 
 def scan(root: Path) -> tuple[MigrationFinding, ...]:
+    """Return the findings in all files below a directory; files that can't be read are skipped."""
     findings: list[MigrationFinding] = []
     for path in _files(root):
         try:
@@ -86,6 +100,7 @@ def _text(path: Path) -> str:
 
 
 def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
+    """Return the findings in one file. `name`: for `MigrationFinding.path`. `suffix`: such as `.py`."""
     findings = []
     for number, line in enumerate(text.split("\n"), 1):
         new, reasons, needs_user = line, [], False
@@ -98,7 +113,8 @@ def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
                 break
             new = re.sub(pattern, edit, new)
         if reasons:
-            replacement = None if needs_user else new if new.strip() else ""
+            edited = new if new.strip() else ""
+            replacement = None if needs_user else edited
             findings.append(MigrationFinding(name, number, line, "; ".join(reasons), replacement))
     if all(finding.new is not None for finding in findings):
         return findings
@@ -107,12 +123,14 @@ def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
 
 
 def apply_findings(text: str, findings: list[MigrationFinding]) -> str:
+    """Return the text of a file with the replacements of its findings."""
     edits = {finding.line: finding.new for finding in findings if finding.new is not None}
     lines = list(enumerate(text.split("\n"), 1))
     return "\n".join(edits.get(number, line) for number, line in lines if edits.get(number) != "")
 
 
 def _files(root: Path) -> Iterator[Path]:
+    """Yield the text files of a project, without symlinks and without directories of tools."""
     pending = [root]
     while pending:
         directory = pending.pop(0)
@@ -127,6 +145,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
+    """Scan and edit the project once; the first host's result has the lines and the diff."""
     del context
     root = local_path(call.task.base, call.args["src"])
     if not root.is_dir():

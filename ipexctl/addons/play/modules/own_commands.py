@@ -1,10 +1,13 @@
-"""The modules install, env, doctor and sync, each one call for all hosts of the play. Only naming an
-environment, such as `default`, is a separate step per host: new runs use the new environment, running ones keep theirs.
+"""The modules install, env, doctor and sync: each is one call for all hosts of the play, as the command is.
+
+Only naming an environment is a step on each host: new runs use the environment that has the name `default` by then,
+and running ones keep theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from ipexctl.addons.play.modules.local_files import local_path
@@ -30,6 +33,7 @@ from ipexctl.stack.resolve.model import Sources, StackRequest
 
 
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
+    """Check the hosts. A host fails by its own findings, and by those of the cluster that name it or no host."""
     args = call.args
     opened = context.opened(hosts, call.timeout)
     report = host_checks.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
@@ -41,15 +45,18 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
         if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
             results[name] = host_failure(host)
             continue
-        of_all = (found for found in report.cluster.findings if not found.hosts or name in found.hosts)
-        findings = [*host.findings, *of_all]
+        of_cluster = [finding for finding in report.cluster.findings if not finding.hosts or name in finding.hosts]
+        findings = [*host.findings, *of_cluster]
         relevant = [finding for finding in findings if finding.id not in ignored]
         failures = [finding for finding in relevant if finding.level in failing_levels]
         shown = failures or [finding for finding in relevant if finding.level == "warn"]
         text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
         fixes = join_fixes((finding.fix for finding in failures), "\n")
         data = {
-            "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in findings],
+            "findings": [
+                {"id": finding.id, "level": finding.level, "message": finding.message, "fix": finding.fix}
+                for finding in findings
+            ],
             "tier": host.facts.cpu.tier if host.facts else None,
         }
         results[name] = TaskResult("failed" if failures else "ok", text, fixes, data)
@@ -57,20 +64,24 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
 
 
 def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
+    """Upload a project; with --check, say what would change."""
     args, base, src = call.args, call.task.base, call.args["src"]
     root = find_root(None, None if src is None else local_path(base, src), base)
-    given = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
-    files = SyncOptions(**given, allow_big=args["allow_big"])
+    patterns = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
+    files = SyncOptions(**patterns, allow_big=args["allow_big"])
     report = host_files.sync(context.opened(hosts, call.timeout), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
         context.watcher.on_notice(Notice("note: " + note))
     results = {}
     for done in report.hosts:
-        send, deleted = done.would_send, done.would_delete
-        counts = (len(send), len(deleted)) if call.check else (done.files_sent, done.files_deleted)
-        changes = [f"{counts[0]} files sent"] * bool(counts[0]) + [f"{counts[1]} deleted"] * bool(counts[1])
-        diff = "".join(f"+ {path}\n" for path in send) + "".join(f"- {path}\n" for path in deleted)
-        data = {"path": done.path or report.path, "files": report.files, "sent": counts[0], "deleted": counts[1]}
+        would_send, would_delete = done.would_send, done.would_delete
+        sent, deleted = done.files_sent, done.files_deleted
+        if call.check:
+            sent, deleted = len(would_send), len(would_delete)
+        changes = [f"{sent} files sent"] if sent else []
+        changes += [f"{deleted} deleted"] if deleted else []
+        diff = "".join(f"+ {path}\n" for path in would_send) + "".join(f"- {path}\n" for path in would_delete)
+        data = {"path": done.path or report.path, "files": report.files, "sent": sent, "deleted": deleted}
         results[done.host.name] = TaskResult(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
     return results
 
@@ -80,6 +91,7 @@ _STACK: Final = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
 
 
 def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
+    """Install a stack on all hosts; with --check, only resolve it."""
     args = call.args
     wheelhouse = args["wheelhouse"]
 
@@ -106,23 +118,25 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     for note in report.notes:
         context.watcher.on_notice(Notice("note: " + note))
     stack, refusal = report.stack, report.refusal
-    said = f"{stack.name}: torch {stack.torch}" if stack else ""
+    stack_text = f"{stack.name}: torch {stack.torch}" if stack else ""
     data: dict[str, object] = {"path": report.path, **({"stack": stack.name} if stack else {})}
     data |= {name: getattr(stack, name) for name in ("torch", "ipex", "mpi", "backend") if stack}
-    rest = failure(refusal.reason, refusal.fix) if refusal else failure("install reported nothing for this host")
-    results = dict.fromkeys([host.name for host in hosts], rest)
+    unreported = failure(refusal.reason, refusal.fix) if refusal else failure("install reported nothing for this host")
+    results = dict.fromkeys([host.name for host in hosts], unreported)
     for done in report.hosts:
         of_host = {**data, "env": done.env, "packages": dict(done.packages), "verify": dict(done.verify)}
-        reason = done.reason or (said if done.status == "changed" else "")
+        reason = done.reason or (stack_text if done.status == "changed" else "")
         results[done.host.name] = TaskResult(done.status, reason, done.fix, of_host)
     return results
 
 
 def _source(call: Call, source: str) -> str:
+    """Return a source of wheels: a URL as it is, or the path of a directory on this machine."""
     return source if "://" in source else str(local_path(call.task.base, source))
 
 
 def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, TaskResult]:
+    """Verify an environment, give it a name, or remove it, by `state`."""
     name = call.args["name"]
     if call.args["state"] == "named":
         return _name_env(context, call, hosts, check_new_env_name(name))
@@ -133,6 +147,7 @@ def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str
 
 
 def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, TaskResult]:
+    """Remove an environment by name or directory; without `force`, one that others installed is a failure."""
     if call.check:
         results: dict[str, TaskResult] = {}
         for host, facts in _gather_facts(context, hosts, results).items():
@@ -151,38 +166,42 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
 
 
 def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, TaskResult]:
+    """Give the environment `from`, a name or a directory, another name on each host that has it."""
     source = call.args["from"]
     results: dict[str, TaskResult] = {}
-    moves: dict[str, tuple[str, str, str]] = {}
+    links: dict[str, tuple[str, str, str]] = {}
+    """Host → its Python, its home, and the environment to name."""
     for host, facts in _gather_facts(context, hosts, results).items():
-        env = next((item for item in facts.software.envs if source in (item.name, *item.names)), None)
+        env = next((env for env in facts.software.envs if source in (env.name, *env.names)), None)
         pythons = usable_pythons(facts)
         if env is None and call.check:
             results[host] = TaskResult("skipped", f"--check: environment {source!r} does not exist yet")
         elif env is None:
-            known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
+            names = chain.from_iterable((known_env.name, *known_env.names) for known_env in facts.software.envs)
+            known = ", ".join(sorted(set(names)))
             results[host] = failure(f"environment {source!r} does not exist", f"one of: {known}" if known else "")
         elif name in (env.name, *env.names):
             results[host] = TaskResult("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
             results[host] = failure("there is no Python 3.8 or newer", "install one on that host")
         else:
-            moves[host] = (pythons[0].path, facts.home.path, env.name)
+            links[host] = (pythons[0].path, facts.home.path, env.name)
             results[host] = TaskResult("changed", f"{name} is now {env.name}", data={"env": env.name})
     if call.check:
         return results
 
     def link_env(host: Host, session: Session) -> None:
-        python, home, env = moves[host.name]
+        python, home, env = links[host.name]
         EnvClient(session, AgentPlace(python, home)).link(env, name)
 
-    for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
+    for done in context.pool.each([host for host in hosts if host.name in links], link_env):
         if done.error is not None:
             results[done.host.name] = host_failure(done.error)
     return results
 
 
 def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, TaskResult]) -> dict[str, Facts]:
+    """Return host → its facts; hosts that fail are added to `results` instead."""
     facts: dict[str, Facts] = {}
     for answer in gather_facts(context.opened(hosts, context.options.timeout)):
         if answer.facts is None or answer.status != "ok":

@@ -1,6 +1,7 @@
-"""The module run: starts a job on the play's hosts through `api.run`. If the play is cancelled, a new session stops the
-run, because the pool's sessions are closed by then. node0 searches the run's own project tree for `creates`: a project
-may have two trees.
+"""The module run: start a job on the play's hosts through `api.run`, and follow it to its end unless it is detached.
+
+If the play is cancelled, a new session stops the run, because the pool's sessions are closed by then. `creates` is
+searched on node0, in the project's tree there; while a tree is in use, the next run gets a second tree.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
 from ipexctl.run.follow_run import Follower, RunUpdate
 from ipexctl.run.start.start_project import locate_project
-from ipexctl.run.start.start_request import StartFailure, check_request, with_given
+from ipexctl.run.start.start_request import StartFailure, check_request, set_options
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.text import format_count
 
 _MAX_KEPT: Final = 1 << 20
+"""Characters kept of each stream for `register`; the last piece may exceed them."""
 
 _CREATES: Final = """\
 case $1 in '~') set -- "$HOME";; '~/'*) set -- "$HOME/${1#??}";; esac
@@ -52,9 +54,11 @@ exit 1
 # While a project's tree is in use, the next run gets a second tree, .gen2.
 
 _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
+"""Data of a run that was not started, so that later tasks can be checked with --check."""
 
 
 def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> TaskResult | Mapping[str, TaskResult]:
+    """Start the job, unless the file `creates` exists; with --check, only plan it."""
     spec = replace(_run_spec(context, call), hosts=tuple(hosts), secret_files=private_keys(hosts))
     check_request(spec.asked)
     spec = replace(spec, project=locate_project(spec, call.task.base))
@@ -64,7 +68,7 @@ def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> TaskResult 
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
-    """Path of an existing `creates` on node0, relative to the run's working directory, or empty."""
+    """Return the path `creates` if it exists on node0, else empty. Relative paths begin at the run's directory."""
     tree = str(location.root)
     if call.args["sync"]:
         tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(location.root)), owner_here())}"
@@ -74,6 +78,7 @@ def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -
 
 
 def _run_spec(context: PlayContext, call: Call) -> RunSpec:
+    """Return what the task asks for, as `ipexctl run` has it; hosts and project are still missing."""
     args, options = call.args, context.options
     extra_args = tuple(args["argv"] or ())
     argv: tuple[str, ...]
@@ -89,13 +94,15 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     exports = tuple(Export(name, "environment", None) for name in call.environment)
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    asked = with_given(Asked(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
-    asked = asked._replace(is_followed=not args["detach"], is_behind_dashes=kind == "command")
-    asked = read_program(argv).put_into(asked) if kind == "command" else asked
-    return RunSpec(asked, secrets=call.environment, timeout=call.timeout)
+    run_options = set_options(Asked(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
+    run_options = run_options._replace(is_followed=not args["detach"], is_behind_dashes=kind == "command")
+    if kind == "command":
+        run_options = read_program(argv).put_into(run_options)
+    return RunSpec(run_options, secrets=call.environment, timeout=call.timeout)
 
 
 def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult:
+    """Plan the run for --check, without starting it."""
     # As for exec: if the `creates` file is missing, the run would start, so later tasks must see it as changed.
     status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
     planned = api.run(spec, _TaskRun(context, call, is_silent=True), dry_run=True)
@@ -109,6 +116,7 @@ def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult:
 
 
 def _start(context: PlayContext, call: Call, spec: RunSpec) -> TaskResult | Mapping[str, TaskResult]:
+    """Run the job; return one result for all hosts, or each host's if the run did not start."""
     task = _TaskRun(context, call)
     result = api.run(spec, task)
     if isinstance(result, StartFailure):
@@ -134,6 +142,8 @@ def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, T
 
 
 class _TaskRun(RunWatcher):
+    """Watches the run of a task: shows its output line by line, and keeps it for `register`."""
+
     def __init__(self, context: PlayContext, call: Call, *, is_silent: bool = False) -> None:
         self.reason = ""
         self._context, self._call, self._is_silent = context, call, is_silent
@@ -143,6 +153,7 @@ class _TaskRun(RunWatcher):
 
     @property
     def output(self) -> dict[str, str]:
+        """Return `stdout` and `stderr` of all ranks."""
         return {name: "".join(parts).rstrip("\n") for name, parts in self._kept.items()}
 
     def sessions(self) -> AbstractContextManager[SessionPool]:
@@ -160,6 +171,7 @@ class _TaskRun(RunWatcher):
         self.on_step(f"run {run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
 
     def follow(self, run: StartedRun) -> int:
+        """Follow the run to its end, and return its exit code. If the play is cancelled, stop the run."""
         context, record = self._context, run.record
         follower = Follower(
             record,
@@ -183,6 +195,7 @@ class _TaskRun(RunWatcher):
         return ended.exit_code
 
     def on_update(self, event: RunUpdate) -> None:
+        """Show the complete lines of a piece of output; the rest waits for the next piece of that rank."""
         if isinstance(event, Chunk):
             key = (event.rank, event.stream)
             complete, newline, remainder = (self._open_lines.pop(key, b"") + event.data).rpartition(b"\n")

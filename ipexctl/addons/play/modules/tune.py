@@ -1,6 +1,8 @@
-"""The module tune: account or machine settings that affect training. The original values are saved in HOME/tune.before
-first; a value that can't be restored stays there. The script may run as root, so on the way to the home it follows no
-link of another account.
+"""The module tune: change settings of the account or the machine that affect training, and restore them.
+
+Before a setting is changed, its value is saved in HOME/tune.before; `state: absent` restores from there, and a value
+that can't be restored stays there. The script may run as root, so on the way to the home it follows no symlink of
+another account.
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ done <"$kept"
 
 
 def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
+    """Set the settings of the task, or restore them (`state: absent`); restore all if the task names none."""
     settings, is_present, is_home = _requested_settings(call), call.args["state"] == "present", call.become is None
     if not settings and is_present:
         return failure("tune has nothing to set", "give linger, thp, governor or sysctl")
@@ -112,10 +115,11 @@ def _tune(context: PlayContext, call: Call, session: Session) -> TaskResult:
             failure(refused.reason, refused.fix) if refused is not None else completed.failure(symlink_fix=SYMLINK_FIX)
         )
     lines = completed.stdout.decode(errors="replace").splitlines()
-    return _result([_Outcome(*(*line.split("\t"), "", "", "", "")[:5]) for line in lines], is_home=is_home)
+    return _result([_SettingDone(*(*line.split("\t"), "", "", "", "")[:5]) for line in lines], is_home=is_home)
 
 
 def _requested_settings(call: Call) -> dict[str, str]:
+    """Return setting → value: `linger`, `thp`, `governor`, `sysctl:vm.swappiness`."""
     args = call.args
     settings = {} if args["linger"] is None else {"linger": "yes" if args["linger"] else "no"}
     settings |= {name: args[name] for name in ("thp", "governor") if args[name] is not None}
@@ -123,31 +127,40 @@ def _requested_settings(call: Call) -> dict[str, str]:
     return settings | {f"sysctl:{name}": " ".join(str(value).split()) for name, value in sysctl}
 
 
-class _Outcome(NamedTuple):
+class _SettingDone(NamedTuple):
+    """What the script printed about one setting."""
+
     outcome: str
+    """`changed`, `same`, `failed`, or `missing` on this machine."""
     name: str
     before: str
     after: str
+    """The value that was to be set."""
     error: str
+    """Empty unless setting it failed with a message."""
 
     @property
     def shown(self) -> str:
         return self.name.removeprefix("sysctl:")
 
 
-def _result(outcomes: list[_Outcome], *, is_home: bool) -> TaskResult:
-    changed, failed, absent = (
-        [each for each in outcomes if each.outcome == o] for o in ("changed", "failed", "missing")
-    )
-    settings = {o.name: {"before": o.before, "after": o.after, "outcome": o.outcome} for o in outcomes}
-    missing = [each.name for each in absent]
-    data = {"settings": settings, "missing": missing}
-    diff = "".join(f"- {each.shown} = {each.before}\n+ {each.shown} = {each.after}\n" for each in changed)
-    notes = [", ".join(f"{each.shown} {each.before} → {each.after}" for each in changed)]
+def _result(settings: list[_SettingDone], *, is_home: bool) -> TaskResult:
+    """Return the result of a host. `is_home`: False if the task ran as another account."""
+    changed = [setting for setting in settings if setting.outcome == "changed"]
+    missing = [setting.name for setting in settings if setting.outcome == "missing"]
+    by_name = {
+        setting.name: {"before": setting.before, "after": setting.after, "outcome": setting.outcome}
+        for setting in settings
+    }
+    data = {"settings": by_name, "missing": missing}
+    diff = "".join(f"- {done.shown} = {done.before}\n+ {done.shown} = {done.after}\n" for done in changed)
+    notes = [", ".join(f"{setting.shown} {setting.before} → {setting.after}" for setting in changed)]
     notes += [f"this machine has no {', '.join(missing)}"] if missing else []
-    for each in failed[:1]:
+    failed = next((setting for setting in settings if setting.outcome == "failed"), None)
+    if failed is not None:
         fix = "become: true sets it as root" if is_home else "this kernel or container does not allow it"
-        reason = f"{each.name} is still {each.before}, not {each.after}" + (f": {each.error}" if each.error else "")
+        error = f": {failed.error}" if failed.error else ""
+        reason = f"{failed.name} is still {failed.before}, not {failed.after}{error}"
         return TaskResult("failed", reason, fix, data, diff)
     return TaskResult("changed" if changed else "ok", "; ".join(filter(None, notes)), data=data, diff=diff)
 

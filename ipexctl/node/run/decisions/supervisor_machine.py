@@ -589,6 +589,11 @@ def on_launcher_exited(turn: Transition, event: m.LauncherExited) -> None:
     turn.log("mpirun-ended", exit_code=code)
 
 
+def on_launcher_parts_ended(turn: Transition, event: m.LauncherPartsEnded) -> None:
+    if turn.state.launcher is not None:
+        turn.set_launcher(ended_parts=event.parts)
+
+
 def check_launcher(turn: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
     """End the launcher after its ranks. If it exited before them, decide what that means for the run."""
     launcher = turn.state.launcher
@@ -737,6 +742,7 @@ EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {
     m.AttemptStarted: on_attempt_started,
     m.StartFailed: on_start_failed,
     m.LauncherExited: on_launcher_exited,
+    m.LauncherPartsEnded: on_launcher_parts_ended,
     m.WrapperExited: on_wrapper_ended,
     m.WrappersGone: on_wrappers_gone,
     m.StarterChanged: direct_start.on_starter_changed,

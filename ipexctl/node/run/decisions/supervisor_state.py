@@ -99,6 +99,8 @@ class LauncherState(NamedTuple):
     was_told_to_end: bool = False
     signalled_at: float = 0.0
     killed_at: float | None = None
+    ended_parts: tuple[str, ...] = ()
+    """Programs of it that had ended when a wrapper first got a signal that the supervisor did not send."""
 
     @property
     def was_killed(self) -> bool:
@@ -329,6 +331,10 @@ class LauncherExited(NamedTuple):
     code: int
 
 
+class LauncherPartsEnded(NamedTuple):
+    parts: tuple[str, ...]
+
+
 class WrapperExited(NamedTuple):
     rank: int
     code: int
@@ -418,6 +424,7 @@ Event = Union[
     AttemptStarted,
     StartFailed,
     LauncherExited,
+    LauncherPartsEnded,
     WrapperExited,
     WrappersGone,
     StarterChanged,

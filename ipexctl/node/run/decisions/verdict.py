@@ -247,11 +247,13 @@ def check_outside_signals(turn: Transition) -> None:
         return
     connected = [peer for peer in turn.ranks if peer.has_begun]
     signalled = [peer for peer in connected if peer.outside_signal]
-    is_all = bool(turn.state.launcher_kind.name) and len(signalled) == len(connected)
+    parts = " and ".join(launcher.ended_parts) if launcher is not None else ""
+    name, is_all = turn.state.launcher_kind.name, len(signalled) == len(connected)
     is_late = turn.now.clock - since > SIGNAL_TIME
-    if is_all and (is_late or (launcher is not None and launcher.ended_at is not None)):
-        reason = f"{turn.state.launcher_kind.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
-        fail(turn, reason, failure_of("mpirun", (), Detail("mpirun-signalled")))
+    if name and (is_all or parts) and (is_late or (launcher is not None and launcher.ended_at is not None)):
+        what = f"{name} lost {parts} on {turn.state.status.node0}" if parts else f"{name} got a signal to end"
+        detail = Detail("mpirun-signalled", {"part": parts} if parts else {})
+        fail(turn, f"{what}, and ended {ranks_on_hosts(signalled)}", failure_of("mpirun", (), detail))
     elif is_late:
         number = signalled[0].outside_signal or int(signal.SIGTERM)
         reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"

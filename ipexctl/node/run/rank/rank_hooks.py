@@ -68,6 +68,8 @@ OF_GPUS = {
     "torch._dynamo": "keep_in_graphs",
 }
 """Module → function in `ipexctl_inrank.gpu_code` to call once the module is imported."""
+OWN_RANKS = {"torch.multiprocessing.spawn": "start_processes", "torch.distributed.launcher.api": "launch_agent"}
+"""Module → its function that starts processes which may be ranks: `mp.spawn`, and torchrun or accelerate."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
@@ -79,6 +81,7 @@ def begin() -> None:
         install_stack_dumps,
         install_notes,
         install_gpu_code,
+        install_own_ranks,
         install_ddp,
         install_collectives,
         install_weights,
@@ -236,6 +239,29 @@ def note_of_gpu(error: object, frames: str, at: object) -> str:
         return str(ends.note_of(error, getattr(ends, frames)(at)))
     except Exception:  # noqa: BLE001  # an end that nobody explains
         return ""
+
+
+def install_own_ranks() -> None:
+    """Watch for a script that starts ranks itself, which each rank of the run would do."""
+    if os.environ.get("WORLD_SIZE", "1") != "1" and is_first():
+        for name in OWN_RANKS:
+            call_after_import(name, watch_own_ranks)
+
+
+def watch_own_ranks(module: Any) -> None:
+    from functools import wraps
+
+    name = OWN_RANKS[module.__name__]
+    start = getattr(module, name)
+
+    @wraps(start)
+    def start_and_tell(*args: Any, **kwargs: Any) -> Any:
+        setattr(module, name, start)  # said once
+        text = f"each of {os.environ['WORLD_SIZE']} ranks starts processes of its own ({module.__name__}.{name})"
+        print(f"ipexctl: {text}; if these are to train: -n 1", file=sys.stderr)  # noqa: T201
+        return start(*args, **kwargs)
+
+    setattr(module, name, start_and_tell)
 
 
 def install_ddp() -> None:

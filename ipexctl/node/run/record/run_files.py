@@ -22,7 +22,7 @@ import json
 import os
 import stat
 import tempfile
-from typing import Collection, Iterable, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Collection, Iterable, Iterator, List, Mapping, NamedTuple
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import seconds_since
@@ -126,7 +126,7 @@ def identity_of(status: os.stat_result) -> Identity:
 def files_below(tops: Iterable[Top], left: int = _MOST_ENTRIES) -> Iterator[tuple[str, os.stat_result]]:
     """Regular files at their paths without links, also behind links to directories of the same file system. Each
     directory is read once."""
-    seen = set[Tuple[int, int]]()
+    seen: set[tuple[int, int]] = set()
     for top in tops:
         with contextlib.suppress(OSError):
             at_top = os.stat(top.path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.fix import Fix
-from ipexctl.node.common.processes import end_with_parent, kill_sessions
+from ipexctl.node.common.processes import ProcessIdentity, descendants, end_with_parent, kill_sessions, read_text
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 from ipexctl.node.run.decisions.launcher_kind import LauncherKind
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, WrapperExited
@@ -36,6 +36,8 @@ def launcher_kind_of(plan: Plan) -> LauncherKind:
 
 
 MAX_LOG = 1 << 18
+_REMOTE_SHELL = "run.host_starter.remote_shell"
+_PARTS = ("hydra_", "mpiexec", "orted", "prted", "srun", "ssh")
 
 
 class AttemptProcesses(Protocol):
@@ -47,6 +49,9 @@ class AttemptProcesses(Protocol):
 
     def take_events(self) -> list[Event]:
         """Exits since the last call."""
+
+    def ended_parts(self) -> tuple[str, ...]:
+        """Programs of the launcher that were on this host at the first call, and have ended."""
 
     def signal(self, number: int) -> None: ...
 
@@ -89,6 +94,7 @@ class LauncherProcess:
         finally:
             os.close(log)
         self.pid, self.log_begin = self._process.pid, self._log.begin
+        self._parts: dict[ProcessIdentity, str] | None = None
 
     def read_log(self) -> str:
         return self._log.read()
@@ -96,6 +102,12 @@ class LauncherProcess:
     def take_events(self) -> list[Event]:
         code = self._process.poll()
         return [] if code is None else [LauncherExited(code)]
+
+    def ended_parts(self) -> tuple[str, ...]:
+        if self._parts is None:
+            named = ((ProcessIdentity(stat.pid, stat.start), name_of_part(stat.pid)) for stat in descendants(self.pid))
+            self._parts = {part: name for part, name in named if name}
+        return tuple(f"{name} (pid {part.pid})" for part, name in self._parts.items() if not part.is_alive)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -136,6 +148,9 @@ class DirectProcesses:
     def take_events(self) -> list[Event]:
         return [WrapperExited(rank, code, self._attempt) for rank, code in self._wrappers.take_ended().items()]
 
+    def ended_parts(self) -> tuple[str, ...]:
+        return ()
+
     def signal(self, number: int) -> None:
         self._wrappers.signal(number)
         self._starters.send_to_all("signal", number=number)
@@ -143,6 +158,16 @@ class DirectProcesses:
     def kill_leftovers(self) -> None:
         """Kill the wrappers on node0. Starters kill their own before the next attempt and when they exit."""
         self._wrappers.kill()
+
+
+def name_of_part(pid: int) -> str:
+    """Return the name of a program by which a launcher starts ranks; empty for the ranks themselves."""
+    words = read_text(f"/proc/{pid}/cmdline").split("\0")
+    if _REMOTE_SHELL in words:
+        host = next((word for word in words[words.index(_REMOTE_SHELL) + 2 :] if not word.startswith("-")), "a host")
+        return f"the remote shell to {host}"
+    name = os.path.basename(words[0])
+    return name if name.startswith(_PARTS) else ""
 
 
 class LaunchLog:

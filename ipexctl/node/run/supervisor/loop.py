@@ -264,6 +264,8 @@ class SupervisorLoop:
             if peer.is_refused:  # the rank sends it again after the refused output
                 return
             peer.end_output(message.ends)
+        elif isinstance(message, messages.Signalled) and self.process is not None and self.state.signalled_at is None:
+            self.on_event(m.LauncherPartsEnded(self.process.ended_parts()))  # mpirun ends the ranks once it lost one
         is_figure = self.figures.add(peer.rank, message, peer.windows, now())
         if is_figure:
             self.record.is_unsaved = True
@@ -328,6 +330,8 @@ class SupervisorLoop:
             self.record.store_held()
         if min(self.connections.received().values(), default=clock) < clock - UNHEARD:
             self.record.is_unsaved = True  # ages grow, though no message changes a figure
+        if self.process is not None and supervisor_machine.is_running_well(self.state):
+            self.process.ended_parts()  # the first call lists them
         tail: Iterable[str] = ()
         if self.process is not None and supervisor_machine.needs_launcher_log(self.state):
             tail = self.record.tail("mpirun.log", begin=self.process.log_begin)

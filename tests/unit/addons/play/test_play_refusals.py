@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from case_table import case_table
 from ipexctl.addons.play import template_limits
 from ipexctl.addons.play.modules.local_files import source_path
-from ipexctl.addons.play.play_command import _extra_variables, _pairs
+from ipexctl.addons.play.play_command import _extra_variables, _split_pairs
 from ipexctl.addons.play.prepare import TaskSelection, check_facts, check_projects, load_playbook, prepare
 from ipexctl.addons.play.templates import Templates
 from ipexctl.commands.app import app
@@ -111,7 +111,7 @@ def test_source_files_are_searched_in_the_same_places_as_ansible(tmp_path: Path)
 
 @case_table
 def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict[str, str]) -> None:
-    assert _pairs(word) == values
+    assert _split_pairs(word) == values
 
 
 def test_extra_variables_are_also_read_from_files_and_json(tmp_path: Path) -> None:

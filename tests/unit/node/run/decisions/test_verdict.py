@@ -266,6 +266,14 @@ def test_sigterm_to_all_ranks_is_an_mpirun_failure() -> None:
     assert run.blamed[:2] == ("mpirun", None)
 
 
+def test_sigterm_to_some_ranks_is_an_mpirun_failure_if_a_program_of_it_had_ended() -> None:
+    part = "the remote shell to node2 (pid 31)"
+    run = cluster().at(5, m.LauncherPartsEnded((part,)), m.RankSent(3, Signalled("outside-signal", 15)))
+    run.at(6.1, run.tick())
+    assert (run.blamed[:2], run.first.detail) == (("mpirun", None), Detail("mpirun-signalled", {"part": part}))
+    assert missing(run.reason, f"mpirun {part} node1 3 node2") == []
+
+
 def test_sigterm_to_one_rank_is_its_failure_when_no_other_got_one_within_a_second() -> None:
     run = cluster().run_until(5).at(5, m.RankSent(3, Signalled("outside-signal", 15)))
     run.at(6.0, m.RankSent(2, Signalled("outside-signal", 15)), run.tick())  # a later one does not begin the wait again
