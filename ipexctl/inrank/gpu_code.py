@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import Any, Callable
 
 from . import gpu_ranks, gpu_stand_ins
-from .gpu_state import VARIABLE, GpuCode, of_project, refusal, states, wrap
+from .gpu_state import VARIABLE, GpuCode, of_project, refusal, replace, states, wrap
 
 MAKERS = (
     *("empty.memory_format", "empty_strided", "tril_indices", "triu_indices", "_efficientzerotensor"),
@@ -123,23 +123,7 @@ def place_factories(gpu: GpuCode) -> None:
 
     gpu.libraries = register_fallback(torch, make_on_cpu)
 
-    compiler = compiler_of(torch)
-
-    def place(old: Any) -> Any:
-        is_move = old.__name__ in ("as_tensor", "asarray")
-
-        def make(*args: Any, **kwargs: Any) -> Any:
-            if "device" not in kwargs:
-                return old(*args, **kwargs)
-            if compiler.is_compiling():
-                kwargs["device"] = traced(kwargs["device"])
-            elif gpu.is_gpu(kwargs["device"]):
-                kwargs["device"] = gpu.on_cpu(kwargs["device"])
-                return old(*args, **kwargs).clone() if is_move else old(*args, **kwargs)
-            return old(*args, **kwargs)
-
-        return make
-
+    place = functools.partial(_placing, gpu, compiler_of(torch))
     constructors = torch.utils._device._device_constructors()
     for module in (torch, torch.fft, torch.nested):
         for name, function in list(vars(module).items()):
@@ -148,6 +132,23 @@ def place_factories(gpu: GpuCode) -> None:
     for name in NEW:
         wrap(torch.Tensor, name, place)
     wrap(torch.utils._device.DeviceContext, "__init__", lambda old: lambda self, device: old(self, gpu.on_cpu(device)))
+
+
+def _placing(gpu: GpuCode, compiler: Any, old: Any) -> Any:
+    """Return a factory function that makes a GPU's tensors on the CPU, and copies what it would share there."""
+    is_move = old.__name__ in ("as_tensor", "asarray")
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if "device" not in kwargs:
+            return old(*args, **kwargs)
+        if compiler.is_compiling():
+            kwargs["device"] = traced(kwargs["device"])
+        elif gpu.is_gpu(kwargs["device"]):
+            kwargs["device"] = gpu.on_cpu(kwargs["device"])
+            return old(*args, **kwargs).clone() if is_move else old(*args, **kwargs)
+        return old(*args, **kwargs)
+
+    return make
 
 
 def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
@@ -169,7 +170,7 @@ def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
 def place_tensors(gpu: GpuCode) -> None:
     """Move tensors to the CPU that the script moves to a GPU."""
     torch = gpu.torch
-    uncovered = torch._C.TensorBase.to
+    uncovered = torch.Tensor.__base__.to
 
     def to(old: Any) -> Any:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -225,9 +226,15 @@ def wrap_fsdp(module: Any) -> None:
 
 
 def keep_in_graphs(dynamo: Any) -> None:
-    """Let torch.compile call the methods of tensors as a whole: it traces none that is C++ inside."""
-    for name in ("to", "cuda", "cpu", "type", "pin_memory") if states else ():
-        dynamo.allow_in_graph(getattr(sys.modules["torch"].Tensor, name))
+    """Let torch.compile call the methods of tensors as a whole, as it traces none that is C++ inside, and take the
+    answers about autocast when it compiles."""
+    if not states:
+        return
+    torch = states[0].torch
+    for name in ("to", "cuda", "cpu", "type", "pin_memory"):
+        dynamo.allow_in_graph(getattr(torch.Tensor, name))
+    for answer in filter(None, (getattr(torch, name, None) for name in gpu_stand_ins.OF_AUTOCAST)):
+        dynamo.assume_constant_result(answer)
 
 
 def is_tag(location: str) -> bool:
@@ -289,8 +296,9 @@ def place_types(gpu: GpuCode) -> None:
         is_number = len(values) == 1 and type(values[0]) is int
         return make_device("cuda", values[0]) if is_number else make_device(*args, **kwargs)
 
-    torch.Generator = stand_in("Generator", make_generator, lambda device="cpu": make_generator(gpu.on_cpu(device)))
-    torch.device = stand_in("device", make_device, device)
+    generator = stand_in("Generator", make_generator, lambda device="cpu": make_generator(gpu.on_cpu(device)))
+    replace(torch, "Generator", generator)
+    replace(torch, "device", stand_in("device", make_device, device))
 
 
 class _StandIn(type):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from importlib import import_module
 from typing import Any, Callable
 
 from .gpu_state import NCCL, GpuCode, wrap
@@ -47,7 +46,7 @@ def use_gloo(gpu: GpuCode) -> None:  # noqa: C901
         _wrap_call(dist, c10d, name, with_gloo)
     _wrap_call(dist, c10d, "barrier", barrier)
 
-    meshes = import_module("torch.distributed.device_mesh")
+    meshes = getattr(dist, "device_mesh", None)  # of torch 2.2
 
     def mesh(old: Any) -> Any:
         def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +61,7 @@ def use_gloo(gpu: GpuCode) -> None:  # noqa: C901
         return init
 
     _wrap_call(dist, meshes, "init_device_mesh", mesh)
-    if hasattr(meshes, "DeviceMesh"):
+    if meshes is not None:
         wrap(meshes.DeviceMesh, "__init__", mesh_init)
 
 

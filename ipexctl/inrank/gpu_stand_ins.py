@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 import types
+from abc import ABCMeta
 from typing import Any, Callable
 
 from .gpu_state import AUTOCAST, SCALER, GpuCode, is_project_file, of_project, refusal, wrap
@@ -28,7 +29,8 @@ SILENT = frozenset(
 REFUSED = ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle", "cudart")
 NOW = ("memory_allocated", "memory_reserved", "memory_cached", "device_memory_used", "host_memory_allocated")
 PEAK = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
-FOR_LIBRARIES = ("mem_get_info",)
+OF_AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "get_autocast_gpu_dtype")
+FOR_LIBRARIES = ("mem_get_info", "current_device")
 """What libraries ask of a GPU that the script names to them: transformers for a `device_map`."""
 
 
@@ -85,10 +87,10 @@ class Stream(Nothing):
         return
 
     def wait_event(self, event: Any) -> None:
-        return
+        del event
 
     def wait_stream(self, stream: Any) -> None:
-        return
+        del stream
 
     def query(self) -> bool:
         return True
@@ -126,6 +128,7 @@ def install(gpu: GpuCode) -> None:
     stand_in_for_cuda(gpu)
     answer_questions(gpu)
     stand_in_for_precision(gpu)
+    answer_for_autocast(gpu)
 
 
 def _ask(gpu: GpuCode) -> bool:
@@ -261,6 +264,11 @@ def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
     for name, kind in {"Event": PastEvent, "Stream": Stream, "ExternalStream": Stream, "StreamContext": StreamContext,
                        "device": Device, "device_of": Device}.items():  # fmt: skip
         setattr(cuda, name, kind)
+    bases = sys.modules.get("torch._streambase")  # abstract classes, up to torch 2.6
+    for kind, name in (PastEvent, "_EventBase"), (Stream, "_StreamBase"):
+        base = getattr(bases, name, None)
+        if isinstance(base, ABCMeta):
+            base.register(kind)
     for name in REFUSED:
         old = getattr(cuda, name, None)
         if old is not None:
@@ -299,6 +307,34 @@ def _refusing(name: str, *, is_class: bool) -> Any:
     return type(name, (), {"__init__": refuse, "__module__": "torch.cuda"}) if is_class else refuse
 
 
+def answer_for_autocast(gpu: GpuCode) -> None:
+    """Answer for the CPU's autocast, once something was placed on a GPU, where torch asks for that of GPUs."""
+    torch = gpu.torch
+
+    def answering(of_cpu: Callable[[], Any]) -> Callable[[Any], Any]:
+        def make(old: Any) -> Any:
+            def answer(*kind: str) -> Any:
+                return of_cpu() if gpu.is_placed and kind in ((), ("cuda",)) else old(*kind)
+
+            return answer
+
+        return make
+
+    is_on, type_of = torch.is_autocast_enabled, getattr(torch, "get_autocast_dtype", None)
+    type_on_cpu = functools.partial(type_of, "cpu") if type_of else torch.get_autocast_cpu_dtype
+    is_on_cpu = functools.partial(is_on, "cpu") if type_of else torch.is_autocast_cpu_enabled  # before torch 2.4
+    for name in OF_AUTOCAST:
+        wrap(torch, name, answering(is_on_cpu if name == "is_autocast_enabled" else type_on_cpu))
+
+    def cast_inputs(old: Any) -> Any:
+        def cast(value: Any, kind: str, dtype: Any) -> Any:
+            return old(value, "cpu" if kind == "cuda" and gpu.is_placed else kind, dtype)
+
+        return cast
+
+    wrap(torch.amp.autocast_mode, "_cast", cast_inputs)  # of torch.amp.custom_fwd
+
+
 def stand_in_for_precision(gpu: GpuCode) -> None:
     torch = gpu.torch
 
@@ -327,30 +363,6 @@ def stand_in_for_precision(gpu: GpuCode) -> None:
 
     autocast = torch.amp.autocast_mode.autocast
     autocast.__init__ = init_autocast(autocast.__init__)
-
-    def answering(of_cpu: Callable[[], Any]) -> Callable[[Any], Any]:
-        def make(old: Any) -> Any:
-            def answer(*kind: str) -> Any:
-                return of_cpu() if gpu.is_placed and kind in ((), ("cuda",)) else old(*kind)
-
-            return answer
-
-        return make
-
-    is_on, type_of = torch.is_autocast_enabled, getattr(torch, "get_autocast_dtype", None)
-    type_on_cpu = functools.partial(type_of, "cpu") if type_of else torch.get_autocast_cpu_dtype
-    is_on_cpu = functools.partial(is_on, "cpu") if type_of else torch.is_autocast_cpu_enabled  # before torch 2.4
-    wrap(torch, "is_autocast_enabled", answering(is_on_cpu))
-    for name in ("get_autocast_dtype", "get_autocast_gpu_dtype"):
-        wrap(torch, name, answering(type_on_cpu))
-
-    def cast_inputs(old: Any) -> Any:
-        def cast(value: Any, kind: str, dtype: Any) -> Any:
-            return old(value, "cpu" if kind == "cuda" and gpu.is_placed else kind, dtype)
-
-        return cast
-
-    wrap(torch.amp.autocast_mode, "_cast", cast_inputs)  # of torch.amp.custom_fwd
 
     def init_scaler(old: Any) -> Any:
         signature = inspect.signature(old)

@@ -138,9 +138,13 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     old = getattr(owner, name, None)
     if old is None:
         return
-    new = functools.wraps(old)(make(old))
+    replace(owner, name, functools.wraps(old)(make(old)))
+
+
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Put a function or class in the place of torch's, so that torch.jit.script still compiles calls of it."""
+    old, builtins = getattr(owner, name), sys.modules["torch.jit._builtins"]
     setattr(owner, name, new)
-    builtins = sys.modules["torch.jit._builtins"]
     operator = builtins._find_builtin(old)
     if operator is not None:
         builtins._register_builtin(new, operator)
