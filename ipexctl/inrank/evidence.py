@@ -59,6 +59,7 @@ class Passes:
         """True once the script has called `set_epoch`."""
 
     def after_step(self) -> None:
+        """Count a step of the pass; from its second step on, the pass counts as an epoch."""
         self.steps += 1
         if self.steps == FEWEST_STEPS_OF_EPOCH:
             self.epochs += 1
@@ -87,11 +88,13 @@ class Weights:
         """The others, then, without those that the wrapper was told to leave out."""
 
     def has_changed(self) -> bool:
+        """Return True if a parameter has another checksum than before the first step, or the optimizer other ones."""
         now = [each for group in self._groups for each in group["params"]]
         is_other = [*map(id, now)] != [*map(id, self._first)]
         return is_other or any(sum_of(each) != before for each, before in zip(self._first, self._sums))
 
     def divide(self, models: Sequence[Any]) -> None:
+        """Divide the parameters into those in a model of DistributedDataParallel and the others."""
         named = [(model, *each) for model in models for each in model.module.named_parameters()]
         ignored = {id(each) for model, name, each in named if name in getattr(model, "parameters_to_ignore", ())}
         wrapped = {id(each) for _, _, each in named} - ignored
@@ -101,11 +104,14 @@ class Weights:
         self.inside = self.inside or others
 
     def measures(self) -> tuple[float, float]:
+        """Return the measures of the parameters inside and outside; 0 for none."""
         inside, outside = (measure_of(each) if each else 0.0 for each in (self.inside, self.outside))
         return inside, outside
 
 
 class TrainingEvidence:
+    """Collects evidence from the calls of a training. The hooks of a rank call its methods around torch's own."""
+
     def __init__(self) -> None:
         self.is_on = os.environ.get("IPEXCTL_CHECK_TRAINING") != "0"
         lists: dict[str, Any] = {"parameters": {}, "outside": {}, "inputs": [], "losses": []}
@@ -208,6 +214,7 @@ class TrainingEvidence:
             self._end(key)
 
     def turn_off(self) -> None:
+        """Give up on a training that this does not understand."""
         self.is_on = False
         self._weights.clear()
 
@@ -243,6 +250,7 @@ class TrainingEvidence:
             fields["is_hooked"] = fields.get("is_hooked", False) or bool(getattr(model, "_comm_hooks", None))
 
     def after_step(self) -> None:
+        """Called after each step of each optimizer."""
         self._joined = 0
         self._note_left()
         current = self._passes.get(self._sampler) if self._sampler is not None else None
@@ -250,6 +258,7 @@ class TrainingEvidence:
             current.after_step()
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
+        """Called with each batch of a DataLoader, and its iterator."""
         self._sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
         if not self._fed and self._is_sampled(1):
             self._feed(batch)
@@ -334,6 +343,7 @@ class TrainingEvidence:
         self._is_grown = False
 
     def after_backward(self) -> None:
+        """Called after each backward."""
         self._joined = 0
         self._check_growth()
         self._note_left()
@@ -363,6 +373,7 @@ class TrainingEvidence:
         self._passes_of(sampler).is_told = True
 
     def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool, is_sum: bool) -> None:
+        """Called before a collective of the script, with its arguments; `is_sum`: it adds numbers of all ranks."""
         size = max(map(size_in, values), default=0)
         self._sent += size
         self._joined = max(self._joined, size)
@@ -379,6 +390,7 @@ class TrainingEvidence:
         self._flat += 0 if in_place else size
 
     def document(self) -> dict[str, Any]:
+        """Return the fields of `RankTraining`; empty if nothing is known."""
         if not self.is_on:
             return {}
         sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
@@ -395,10 +407,12 @@ def rows_of(dataset: Any) -> int:
 
 
 def is_looked_at(step: int) -> bool:
+    """Return True for the first steps, and then for each that follows a power of two."""
     return step <= FIRST_STEPS or not (step - 1) & (step - 2)
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups of an optimizer."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
@@ -411,10 +425,12 @@ def sum_of(tensor: Any) -> int:
 
 
 def is_plain(gradient: Any) -> bool:
+    """Return True for a dense gradient with numbers."""
     return gradient is not None and gradient.layout == sys.modules["torch"].strided and gradient.numel() > 0
 
 
 def version_of(gradient: Any) -> tuple[int, int]:
+    """Return address and version of a gradient: both stay as long as nothing writes to it or replaces it."""
     return gradient.data_ptr(), gradient._version
 
 
@@ -452,6 +468,7 @@ def hash_of(tensors: list[Any]) -> int:
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield the tensors in a batch or in arguments, up to TENSORS of each container and `depth` containers deep."""
     if hasattr(value, "data_ptr"):
         yield value
     elif depth and isinstance(value, (Mapping, tuple, list)):

@@ -51,6 +51,7 @@ _TIERS: Final = {
 
 @cache
 def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
+    """Return the rows of a section of `table.yaml`, in its order. Raise ValueError if a row has no condition."""
     rows = tuple(map(_row, _sections()[section]))
     if section == "errors" and (loose := [known.id for known in rows if not known.has_condition]):
         raise ValueError(f"rows of table.yaml that say of no error that they explain it: {join_words(loose)}")

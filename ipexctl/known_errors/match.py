@@ -94,6 +94,7 @@ class RankOutput:
 
     @property
     def process(self) -> str:
+        """Return `rank 3`, or `its process` for the launcher."""
         return "its process" if self.rank is None else f"rank {self.rank}"
 
     @cached_property
@@ -105,10 +106,12 @@ class RankOutput:
 
     @cached_property
     def text(self) -> str:
+        """Return all lines without colors, stdout before stderr."""
         return "\n".join((*map(bare, self.out), *map(bare, self.err)))
 
     @cached_property
     def last_text(self) -> str:
+        """Return `last_words` as one text, stdout before stderr; all lines of a verification."""
         if self.is_short:
             return self.text
         return "\n".join(filter(None, reversed(self.last_words)))
@@ -125,6 +128,7 @@ class RankOutput:
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
+        """Return type and first line of the exception that ended the process; None without one."""
         match = _EXCEPTION.match(self.raised.partition("\n")[0])
         return (match["type"], match["words"] or "") if match else None
 
@@ -276,6 +280,8 @@ def _project_of(requirement: str) -> str:
 
 @dataclass(frozen=True)
 class FailureContext:
+    """What a cause may need to know of the run beside one rank's output."""
+
     run: str
     outputs: tuple[RankOutput, ...] = ()
     launcher_output: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
@@ -284,10 +290,12 @@ class FailureContext:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
+        """Return the hosts of the ranks, each once."""
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
     @cached_property
     def by_rank(self) -> dict[int | None, RankOutput]:
+        """Return rank → its output; of a rank with two, the first."""
         return {output.rank: output for output in reversed(self.outputs)}
 
     @cached_property
@@ -306,13 +314,16 @@ class FailureContext:
 
     @cached_property
     def tiers(self) -> Mapping[str, str]:
+        """Return host → its instruction set, such as `avx2`; hosts without a known one are left out."""
         return {host.name: host.tier for host in self.plan.hosts if host.tier}
 
     @property
     def python(self) -> str:
+        """Return the Python of the ranks."""
         return self.plan.python or "python3"
 
     def has_package(self, requirement: str) -> bool:
+        """Return True if the run's environment has the package that a requirement names."""
         return _project_of(requirement) in self.plan.packages
 
     def version_of(self, requirement: str) -> str:
@@ -321,10 +332,12 @@ class FailureContext:
 
     @property
     def repair(self) -> FixCommand:
+        """Return the command that installs the run's environment again."""
         return read_command(self.plan.install) if self.plan.install else ipexctl_command("install")
 
     @property
     def again(self) -> FixCommand:
+        """Return the command that starts the run again."""
         return ipexctl_command("run", argv=self.plan.asked.program)
 
     @property
@@ -333,9 +346,11 @@ class FailureContext:
         return {_project_of(each): each for each in self.plan.project_packages}
 
     def is_of_project(self, package: str) -> bool:
+        """Return True if the project's lists require the package."""
         return _project_of(package) in self._project_packages
 
     def is_own(self, package: str) -> bool:
+        """Return True if the project itself is this package."""
         return _project_of(package) in map(_project_of, self.plan.project.own)
 
     def install(self, *packages: str) -> FixCommand:
@@ -354,9 +369,11 @@ class FailureContext:
         return call._replace(options=(*call.options, *words))
 
     def exported(self, names: str) -> str:
+        """Return the first variable of `-x` whose name matches the expression; empty if none does."""
         return next((each.name for each in self.plan.asked.exports if re.fullmatch(names, each.name)), "")
 
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """Return the hosts of ranks whose last lines match."""
         if pattern not in self._by_pattern:
             hosts = (output.host for output in self.outputs if pattern.search(output.last_text))
             self._by_pattern[pattern] = tuple(dict.fromkeys(hosts))
@@ -370,6 +387,8 @@ def _folded(hosts: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
+    """A row's text, report or signal, found in the output of one rank."""
+
     output: RankOutput
     context: FailureContext
     groups: Mapping[str, str]
@@ -378,10 +397,12 @@ class PatternMatch:
     """The line, report or signal that matched."""
 
     def measured(self, *kinds: str) -> tuple[Proof, ...]:
+        """Return the evidence of these kinds, of the rank and of the run."""
         return tuple(each for each in (*self.output.evidence, *self.context.evidence) if each.kind in kinds)
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """Return the hosts on which a rank printed the text, in the order of the run; at least this rank's."""
         if self.pattern is None:
             return (self.output.host,)
         hosts = self.context.hosts_with(self.pattern)
@@ -391,6 +412,7 @@ class PatternMatch:
 
     @property
     def quiet_hosts(self) -> tuple[str, ...]:
+        """Return the hosts on which no rank printed the text."""
         if (known := self.hosts) == self.context.hosts:
             return ()
         return tuple(host for host in self.context.hosts if host not in known)
@@ -401,6 +423,7 @@ class PatternMatch:
         return next((each.text for each in self.output.evidence if each.kind == "read"), "")
 
     def fields(self) -> _Fields:
+        """Return name → value for the texts of a row."""
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
         have_no = f"{_folded(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
@@ -480,9 +503,11 @@ class KnownError:
         return is_of_type and is_framed and (self.message is None or bool(self.message.search(raised)))
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
+        """Return cause and fix; None if the row does not apply."""
         return self.explain(found) if self.explain is not None else self.texts(found)
 
     def texts(self, found: PatternMatch) -> tuple[str, str]:
+        """Return the row's own cause and fix with their names filled in."""
         fields, context = found.fields(), found.context
         fields["export"] = context.exported(self.export)
         fields["measured"] = "; ".join(each.text for each in found.measured(*self.needs))
@@ -494,6 +519,8 @@ class KnownError:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
+    """Why a run failed or hangs, with a fix and the evidence."""
+
     id: str
     sentence: str
     fix: str
@@ -509,10 +536,12 @@ class Cause:
 
     @property
     def is_good(self) -> bool:
+        """Return True if the cause says what ended the rank, and does not follow from another rank's end."""
         return self.order in (0, 1, 2, 3, 5)
 
     @property
     def has_followed(self) -> bool:
+        """Return True if the rank only lost another one."""
         return self.order == _ORDER["follows"]
 
     @property
@@ -665,6 +694,7 @@ def _matched(
 
 
 def explain_exception(output: RankOutput, context: FailureContext) -> Cause | None:
+    """Return the exception itself as the cause, for an output that no row explains; None without an exception."""
     if output.exception is None:
         return None
     kind, text = output.exception

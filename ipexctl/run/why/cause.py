@@ -44,6 +44,8 @@ _MAX_RANKS: Final = 16
 
 
 def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
+    """Return the failure that ended the run, with its host and the kernel's report on memory; None if no rank
+    failed."""
     first = snapshot.status.first_failure
     if first is None:
         return None
@@ -230,12 +232,15 @@ _EQUAL_SHAPES: Final = "print the shape that each rank passes there: it has to b
 
 
 class CauseFinder(NamedTuple):
+    """One finder of a cause. `place` names where it looks."""
+
     place: str
     find: Callable[[RunSnapshot, Failure | None], Cause | None]
     """Returns None without the evidence that its docstring names."""
 
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Return the cause of the first finder that has its evidence, or None."""
     found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
     return next((_dated(snapshot, _with_thread(snapshot, cause)) for cause in found if cause is not None), None)
 
