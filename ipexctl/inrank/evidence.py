@@ -76,22 +76,26 @@ FEWEST_STEPS_OF_EPOCH = 2
 
 class Weights:
     """The parameters of an optimizer and the sum of each before its first step, kept for as long as the optimizer
-    lives: what a whole training changed is seen at its end, where the script may have left only the optimizer."""
+    lives: what a whole training changed is seen at its end, where the script may have left only the optimizer.
 
-    def __init__(self, optimizer: Any, at_end: Any) -> None:
+    `leaves`: other tensors that had gradients by then. A script may change them by itself.
+    """
+
+    def __init__(self, optimizer: Any, at_end: Any, leaves: Sequence[Any]) -> None:
         self.optimizer = weakref.ref(optimizer, at_end)
         self._groups, self._first = optimizer.param_groups, parameters_of(optimizer)
-        self._sums = [sum_of(each) for each in self._first]
+        others = {id(each): each for each in leaves if id(each) not in {*map(id, self._first)}}.values()
+        self._sums = [(each, sum_of(each)) for each in (*self._first, *others)]
         self.inside: list[Any] = []
         """Parameters in DistributedDataParallel if there are some, else all."""
         self.outside: list[Any] = []
         """The others, then, without those that the wrapper was told to leave out."""
 
     def has_changed(self) -> bool:
-        """Return True if a parameter has another checksum than before the first step, or the optimizer other ones."""
+        """Return True if a tensor has another checksum than before the first step, or the optimizer has other ones."""
         now = [each for group in self._groups for each in group["params"]]
         is_other = [*map(id, now)] != [*map(id, self._first)]
-        return is_other or any(sum_of(each) != before for each, before in zip(self._first, self._sums))
+        return is_other or any(sum_of(each) != before for each, before in self._sums)
 
     def divide(self, models: Sequence[Any]) -> None:
         """Divide the parameters into those in a model of DistributedDataParallel and the others."""
@@ -146,8 +150,12 @@ class TrainingEvidence:
         """Parameters, and their gradients' versions after the last step or backward, as long as nothing has ever
         changed them before the next backward."""
         self._weights: dict[int, Weights] = {}
+        self._leaves: list[weakref.ref[Any]] = []
+        """Tensors that had gradients before the first step of any optimizer."""
         self._forwards = 0
         """Forward passes of DistributedDataParallel that prepare an exchange."""
+        self._prepared = 0
+        """Those that no backward has followed yet."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
         """`models`: all models in DistributedDataParallel."""
@@ -159,7 +167,11 @@ class TrainingEvidence:
             return
         if count == 1:
             key, own = id(optimizer), weakref.ref(self)
-            self._weights[key] = Weights(optimizer, lambda _: getattr(own(), "_end", int)(key))
+            leaves = [leaf for each in self._leaves if (leaf := each()) is not None]
+            self._weights[key] = Weights(optimizer, lambda _: getattr(own(), "_end", int)(key), leaves)
+            self._leaves = []
+            if not type(optimizer).__module__.startswith("torch."):
+                fields["is_written"] = True  # it may use the sum of all gradients on purpose
             for name in ("is_changed", "has_gradients", "has_nonzero"):
                 fields.setdefault(name, False)
         if not fields["has_nonzero"]:
@@ -259,7 +271,10 @@ class TrainingEvidence:
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """Called with each batch of a DataLoader, and its iterator."""
-        self._sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        indices = getattr(iterator, "_index_sampler", None)
+        is_torch_order = type(indices).__module__ == "torch.utils.data.sampler"  # other batch samplers may shuffle rows
+        sampler = getattr(indices, "sampler", None) if is_torch_order else indices
+        self._sampler = sampler if hasattr(sampler, "set_epoch") else None
         if not self._fed and self._is_sampled(1):
             self._feed(batch)
 
@@ -270,6 +285,7 @@ class TrainingEvidence:
             self.fields["is_skipped"] = True
         else:
             self._forwards += 1
+            self._prepared += sys.modules["torch"].is_grad_enabled()
             self.fields["is_synced"] = self.fields.get("is_synced", False) or self._forwards > 1
         if self._fed < MOST_FED and self._is_sampled(1):
             self._fed += 1
@@ -286,6 +302,8 @@ class TrainingEvidence:
         """`nodes`: of its graph."""
         fields = self.fields
         fields["backwards"] += 1
+        fields["is_bypassed"] = fields.get("is_bypassed", False) or not self._prepared
+        self._prepared = max(0, self._prepared - 1)
         self._check_left()
         self._check_kept()
         if loss is None or not self._is_sampled():
@@ -305,6 +323,8 @@ class TrainingEvidence:
         """Most loss functions save the target that they compare with."""
         fields = self.fields
         fields["is_joint"] = fields["is_joint"] or any(map(may_exchange, nodes))
+        if not self._weights:
+            self._leaves += [weakref.ref(node.variable) for node in nodes if hasattr(node, "variable")]
         targets = (getattr(node, "_saved_target", None) for node in nodes)
         target = next((each for each in targets if each is not None), None)
         before, self._target = self._target, self._target if target is None else hash_of([target])
@@ -357,7 +377,8 @@ class TrainingEvidence:
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""
         self.fields.setdefault("divided", (rows_of(sampler.dataset), len(sampler.dataset), sampler.num_replicas))
-        if not sampler.shuffle:
+        is_torch_order = type(sampler).__iter__ is sys.modules["torch"].utils.data.DistributedSampler.__iter__
+        if not (sampler.shuffle and is_torch_order):
             return
         passes = self._passes_of(sampler)
         passes.now, passes.steps = (sampler.epoch, sampler.seed), 0

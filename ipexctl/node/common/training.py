@@ -174,7 +174,8 @@ class RankTraining(NamedTuple):
     """Pairs of successive steps that were looked at, and those between which a backward added to the gradients."""
     carried: int = 0
     is_written: bool = False
-    """True once something cleared or changed a gradient between a step and the next backward; of all steps."""
+    """True once something cleared or changed a gradient between a step and the next backward, of all steps; or if the
+    optimizer is not torch's."""
     elements: int = 0
     """Numbers in the parameters of the first optimizer."""
     largest: int = 0
@@ -213,6 +214,8 @@ class RankTraining(NamedTuple):
     """True once a model has prepared to exchange gradients."""
     is_skipped: bool = False
     """True if a forward pass was in `no_sync()`."""
+    is_bypassed: bool = False
+    """True if a backward followed no forward pass of a model in DistributedDataParallel."""
     is_hooked: bool = False
     """True if the script gave a model a communication hook, whose collectives count as the script's."""
     tokens_per_sample: float | None = None
@@ -234,7 +237,7 @@ class RankTraining(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """True if DistributedDataParallel alone exchanges its gradients, at each backward."""
-        return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_hooked)
+        return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_bypassed or self.is_hooked)
 
     def measures(self, *, outside: bool = False) -> Mapping[int, float]:
         """Step → measure of the parameters, with that at the end."""
