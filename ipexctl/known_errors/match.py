@@ -61,6 +61,7 @@ _OF_LIBRARY: Final = re.compile(
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
 OF_HOOKS: Final = "/hooks/ipexctl_"
 _ERR_LINES, _OUT_LINES = 40, 15
+_OF_HYDRA: Final = ("Set the environment variable HYDRA_FULL_ERROR",)
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""
 _OF_STACKS: Final = (" ", "\t", "Current thread ", "Thread 0x", "Extension modules:")
@@ -91,6 +92,8 @@ class RankOutput:
     """What its wrapper measured when it failed."""
     is_short: bool = False
     """True if a cause counts anywhere in the output, as in a verification's."""
+    is_python: bool = False
+    """True if the rank's command is a Python script or module, which a signal ends as such; a shell ends with 128+N."""
 
     @property
     def process(self) -> str:
@@ -102,7 +105,8 @@ class RankOutput:
         """The signal that killed it, also if a shell turned the signal into exit code 128+N."""
         if self.signal:
             return self.signal
-        return self.exit_code - 128 if self.exit_code in _OF_SHELLS else None
+        has_children = any(each.kind == "child" for each in self.evidence)
+        return self.exit_code - 128 if self.exit_code in _OF_SHELLS and (has_children or not self.is_python) else None
 
     @cached_property
     def text(self) -> str:
@@ -122,9 +126,34 @@ class RankOutput:
         for lines in (self.err, self.out):
             cleared = [bare(line) for line in lines]
             start = _last_exception(cleared)
-            if start is not None:
+            if start is not None and not (lines is self.err and self.lines_after_caught):
                 return ("\n".join(cleared[start:]),)
-        return "\n".join(map(bare, self.err[-_ERR_LINES:])), "\n".join(map(bare, self.out[-_OUT_LINES:]))
+        err = self.lines_after_caught or [bare(line) for line in self.err]
+        return "\n".join(err[-_ERR_LINES:]), "\n".join(map(bare, self.out[-_OUT_LINES:]))
+
+    @cached_property
+    def lines_after_caught(self) -> list[str]:
+        """What a script that chose its exit code printed after the last exception, which it had caught; else empty."""
+        has_chosen = any(each.kind == "exited" for each in self.evidence) or (self.exit_code or 1) > 1
+        lines = [bare(line) for line in self.err]
+        start = _last_exception(lines) if has_chosen and self.ended_by is None else None
+        if start is None or not lines[start].startswith(TRACEBACK):
+            return []
+        last = max(at for at, line in enumerate(lines) if line.startswith(TRACEBACK))
+        end = next((at for at in range(last + 1, len(lines)) if not lines[at].startswith((" ", "\t"))), len(lines))
+        after = lines[end + 1 :]
+        return after if any(line.strip() and not line.startswith((" ", "\t", *_OF_HYDRA)) for line in after) else []
+
+    @cached_property
+    def caught(self) -> str:
+        """Such as `KeyError: 'epoch' (train.py, line 3)`: the exception that the script had caught and printed before
+        its last lines; or empty."""
+        if not self.lines_after_caught:
+            return ""
+        lines = [bare(line) for line in self.err]
+        first = RankOutput(self.rank, self.host, err=tuple(lines[: len(lines) - len(self.lines_after_caught)]))
+        said = shorten_text(": ".join(filter(None, first.exception or ())))
+        return said + f" ({first.place})" * bool(first.place)
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
@@ -229,7 +258,7 @@ class RankOutput:
         if first.exception is None or (first.exception, first.place) == (self.exception, self.place):
             return ""
         how = "its first cause is" if self.last_text.startswith(_DIRECT_CAUSE, at) else "that was while it handled"
-        return f"{how} {': '.join(first.exception)}" + f" ({first.place})" * bool(first.place)
+        return f"{how} {': '.join(filter(None, first.exception))}" + f" ({first.place})" * bool(first.place)
 
     @cached_property
     def _frames(self) -> list[re.Match[str]]:
@@ -271,7 +300,10 @@ class RankOutput:
     def place(self) -> str:
         """Such as `train.py, line 12`: where the script's own code was; empty if unknown."""
         frame = self._frame
-        return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}" if frame is not None else ""
+        if frame is not None:
+            return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
+        places = (each.text for each in self.evidence if each.kind in ("raised", "exited"))
+        return next(places, "").replace(":", ", line ")
 
 
 def _project_of(requirement: str) -> str:
@@ -429,8 +461,9 @@ class PatternMatch:
         if len(self.context.hosts) > 1 and not quiet:
             have_no = "no node of this run has a"
         is_alone = len(self.context.plan.hosts) == 1
+        used = next((each.text for each in self.output.evidence if each.kind == "used"), "")
         return _Fields(
-            self.groups,
+            {**({"path": used} if used else {}), **self.groups},
             or_without_host="" if is_alone else Fix("; to run without it: `--limit !{host}`", host=output.host),
             rank=output.rank,
             process=output.process,
@@ -703,6 +736,7 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     what = f"{kind}: {text}" if text else kind
     read = [each.text for each in output.evidence if each.kind == "read" and each.text not in f"{text}{line}"]
     facts = [f"it was reading {each}" for each in read[:1]]
+    facts += [f"it had {each.text} open" for each in output.evidence if each.kind == "used"]
     facts += [each.text for each in output.evidence if each.kind in ("content", "made")]
     said = (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before, *facts)
     sentence = "; ".join(filter(None, said))

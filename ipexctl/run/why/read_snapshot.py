@@ -176,6 +176,8 @@ def _failure_context(
     sent_as = as_dict(document.get("ranks"))
     first = status.first_failure
     outputs = []
+    plan = read_valid_plan(document.get("plan"))
+    is_python = bool(plan.asked.argv) and plan.asked.kind != "command" and not plan.asked.in_front
     for row in status.ranks:
         own = as_dict(sent_as.get(str(row.rank)))
         out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
@@ -189,8 +191,7 @@ def _failure_context(
         printed = RankOutput(
             row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, evidence
         )
-        outputs.append(printed)
-    plan = read_valid_plan(document.get("plan"))
+        outputs.append(replace(printed, is_python=is_python))
     log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
     known = reported
     if first is not None and first.detail is not None:
