@@ -68,6 +68,7 @@ class HangPlace:
 
     @property
     def names(self) -> str:
+        """Return such as `ranks 0-1 on node1`."""
         return f"{describe_ranks(self.ranks)} on {fold(self.hosts)}"
 
     @property
@@ -79,6 +80,8 @@ class HangPlace:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
+    """Who waits for whom."""
+
     kind: HangKind
     causes: tuple[HangPlace, ...]
     """Ranks that do not arrive, the smallest groups first; empty for `mismatch` and `same`."""
@@ -88,10 +91,12 @@ class Hang:
 
     @property
     def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that do not arrive; if all wait, those of the last place."""
         return tuple(rank for place in self.causes or self.waiting[-1:] for rank in place.ranks)
 
     @property
     def sentence(self) -> str:
+        """Return who is where, and who waits in which call."""
         verb = "wait" if self.is_sure else "sleep"
         waits = join_words([f"{place.names} {_verb(place, verb)} in {place.place}" for place in self.waiting[:_MOST]])
         if self.kind == "mismatch":
@@ -256,6 +261,7 @@ _MAX_SENTENCE: Final = 600
 
 
 def silence_lines(run: str, silence: Silence) -> list[str]:
+    """Return the lines that tell of a silent run, with one for each group of ranks."""
     head = Fix(
         f"no rank has printed anything for {_minutes(silence.after)}: `ipexctl why {run} --stacks` shows where each is"
     )
@@ -272,6 +278,7 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
+    """Return the lines that show new stacks: who waits for whom, then where each rank is."""
     hang = explain_hang(dump)
     who = [] if hang is None else [shorten_text(hang.sentence, _MAX_SENTENCE)]
     head = Fix(f"the ranks at {format_clock(dump.at)} (`ipexctl why {run}` shows this again):")
