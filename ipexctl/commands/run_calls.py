@@ -98,6 +98,6 @@ def call_about_runs(
 
 
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:
-    """Return the ranks of `--ranks`; None for all. Raises a UserError for a rank that the run does not have."""
+    """Return the ranks of `--ranks` that the run has; None for all. Raises a UserError if it has none of them."""
     chosen = parse_ranks(text).within(record.plan.world_size)
     return None if chosen.has_all else [rank for rank in range(record.plan.world_size) if rank in chosen]
