@@ -1,6 +1,8 @@
-"""The Python interface to hosts: a `Cluster` has the hosts and how to reach them; its methods are the commands.
-Keywords are the command line's long options with `_` for `-` (and `with_`). A wrong call raises a `UserError`, a run
-that can't start a `CallError`. Files of defaults and $IPEXCTL_HOSTFILE are not read. Threads may share a `Cluster`.
+"""The Python interface to hosts: a `Cluster` has the hosts and how to reach them, and its methods are the commands.
+
+Keywords are the long options of the command line, with `_` for `-` (and `with_`). A wrong call raises a `UserError`, a
+run that cannot start a `CallError`. Files of defaults and $IPEXCTL_HOSTFILE are not read: a program says itself what it
+wants. Threads may share a `Cluster`.
 """
 
 from __future__ import annotations
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from ipexctl.launch.run_options import RunKeywords
 
     class HostKeywords(TypedDict, total=False):
+        """Keywords of `Cluster`, for type checkers."""
+
         limit: str | None
         forks: int
         user: str | None
@@ -99,12 +103,16 @@ if TYPE_CHECKING:
         on_line: Callable[[str], object]
 
     class PlanKeywords(RunKeywords, total=False):
+        """Keywords of `Cluster.plan`, for type checkers."""
+
         module: str | None
         command: Sequence[str]
         export: Mapping[str, object] | Sequence[str]
         env_file: Sequence[str | Path]
 
     class StackKeywords(TypedDict, total=False):
+        """Keywords that choose a stack, for type checkers."""
+
         torch: str | None
         stack: str | None
         ipex: str | None
@@ -119,12 +127,13 @@ _TYPES_OF_HOSTS = {"host_keys": HostKeyPolicy | None, "transport": TransportOpti
 
 
 def _path(given: str | Path | None) -> Path | None:
+    """Return the path; None if none is given."""
     return None if given is None else Path(given)
 
 
 @refuses_wrong_calls
 class Cluster:
-    """Hosts and how to reach them; without hosts and hostfile, this machine alone."""
+    """Hosts and how to reach them; this machine alone if neither hosts nor a hostfile are given."""
 
     def __init__(
         self,
@@ -146,8 +155,11 @@ class Cluster:
         iface: str | None = None,
         on_line: Callable[[str], object] = ignore_event,
     ) -> None:
-        """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`. `on_line` gets progress
-        as plain lines, from any thread."""
+        """Read the hosts; none of them is contacted yet. Raises a UserError for a wrong option or hostfile.
+
+        `hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`. `on_line` gets progress as
+        plain lines, from any thread.
+        """
         if hosts is not None and not hosts:
             raise UserError("hosts is empty", fix="name hosts; Cluster() without any is this machine")
         check_types(_TYPES_OF_HOSTS, {"host_keys": host_keys, "transport": transport, "forks": forks})
@@ -170,9 +182,9 @@ class Cluster:
         )
         if named is not None and hostfile is not None:
             raise UserError("hosts and hostfile both name the hosts", fix="use one of them")
-        found: Selection = select_hosts(request, environ={}, cwd=Path.cwd())
-        self.hosts: tuple[Host, ...] = with_own_address(found.hosts)
-        self._source = found.source
+        selection: Selection = select_hosts(request, environ={}, cwd=Path.cwd())
+        self.hosts: tuple[Host, ...] = with_own_address(selection.hosts)
+        self._source = selection.source
         self._home = home_on_nodes(_path(home), os.environ)
         self._iface, self._timeout, self._forks, self._on_line = iface, timeout, forks, on_line
         self._connection = ConnectOptions(
@@ -190,7 +202,7 @@ class Cluster:
 
     @classmethod
     def from_hostfile(cls, path: str | Path, **options: Unpack[HostKeywords]) -> Cluster:
-        """The hosts of a hostfile, or of an Ansible inventory."""
+        """Return a Cluster with the hosts of a hostfile, or of an Ansible inventory."""
         return cls(hostfile=path, **options)
 
     def __repr__(self) -> str:
@@ -199,7 +211,7 @@ class Cluster:
     def doctor(
         self, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
     ) -> DoctorReport:
-        """Check whether the hosts can train together."""
+        """Check whether the hosts can train together. Problems are findings of the report, not errors."""
         return self._call(partial(host_checks.doctor, require=require, network=network, smoke=smoke))
 
     def install(
@@ -238,7 +250,7 @@ class Cluster:
         )
 
     def versions(self, **stack: Unpack[StackKeywords]) -> VersionsReport:
-        """The table of stacks, and the one that an install on these hosts would choose."""
+        """Return the table of stacks, and the one that an install on these hosts would choose."""
         check_types(get_type_hints(StackRequest), stack)
         return self._call(partial(host_stacks.versions, StackRequest(**stack)))
 
@@ -277,11 +289,13 @@ class Cluster:
     def push(self, source: str | Path, path: str, *, force: bool = False, dry_run: bool = False) -> PushReport:
         """Copy data to the same path on every host."""
         source = expand_tilde(source)
-        hosts, place = parse_target(path, source)
+        hosts, path_on_hosts = parse_target(path, source)
         if hosts is not None:
             raise UserError(f"{path!r} names hosts, which a Cluster has", fix="limit='…' of Cluster chooses some")
         return self._call(
-            partial(pushed_files.push, source=source, path=place, force=force, dry_run=dry_run, watch=self._watch)
+            partial(
+                pushed_files.push, source=source, path=path_on_hosts, force=force, dry_run=dry_run, watch=self._watch
+            )
         )
 
     def exec(self, command: Sequence[str] | str) -> Report[HostOutput]:
@@ -295,8 +309,10 @@ class Cluster:
         return interruptible(lambda cancel: fetch_files(request, self._connection, cancel, timeout=self._timeout)[0])
 
     def uninstall(self, *, with_results: bool = False, dry_run: bool = False, force: bool = False) -> UninstallReport:
-        """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it. `force`: also runs
-        and environments of others."""
+        """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it.
+
+        `force`: also remove runs and environments of others.
+        """
         return self._call(partial(host_stacks.uninstall, with_results=with_results, dry_run=dry_run, force=force))
 
     def run(
@@ -322,8 +338,8 @@ class Cluster:
     ) -> Run:
         """Start a script, a module or a command on all hosts, one process per rank, and return once it runs.
 
-        The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that the same call started
-        before: it starts over on its hosts that answer.
+        The run outlives this program; `Run.stop` ends it. `resume`: a run, or its ID, that the same call started
+        before. It starts again on those of its hosts that answer. Raises a CallError if the run does not start.
         """
         spec = self._checked(
             script,
@@ -352,7 +368,10 @@ class Cluster:
     def plan(
         self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
     ) -> Plan:
-        """Plan a run and start nothing: its ranks, their variables with reasons, the mpirun line."""
+        """Plan a run and start nothing: its ranks, their variables with reasons, the command line of mpirun.
+
+        Raises a CallError if there can be no run.
+        """
         given: dict[str, Any] = dict(options)
         command: dict[str, Any] = {
             name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given
@@ -365,10 +384,11 @@ class Cluster:
         raise _call_error(spec, result)
 
     def find(self, run: str = "last") -> Run:
-        """Find a run on these hosts, whoever began it, by its id or a unique part; `last` is the newest there."""
+        """Find a run on these hosts, whoever began it, by its ID or a unique part of it; `last` is the newest there."""
         return self._find(run, hosts_first=True)
 
     def _find(self, run: str, *, hosts_first: bool) -> Run:
+        """Return the run. `hosts_first`: look on the hosts before looking in the records of this machine."""
         (record,) = self._call(lambda opened: find_runs([run], lambda: nullcontext(opened), hosts_first=hosts_first))
         return Run(record, on_line=self._on_line)
 
@@ -376,6 +396,7 @@ class Cluster:
         """List the runs that were started from this machine, on any hosts, with their states."""
 
         def work(cancel: Cancel) -> RunList:
+            """List the runs."""
             watcher = CallWatcher(cancel, self._tell, self._tell, timeout=self._timeout)
             return list_runs(watcher, running=running, newest=newest)
 
@@ -394,6 +415,7 @@ class Cluster:
         notify: str = "",
         **others: Any,
     ) -> RunSpec:
+        """Return the spec of a run. Raises a UserError for wrong options, before any host is contacted."""
         if sum(map(bool, (script, module, command))) != 1:
             raise UserError(
                 "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
@@ -436,6 +458,7 @@ class Cluster:
         return replace(spec, project=locate_project(spec, Path.cwd()))
 
     def _start(self, spec: RunSpec, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:
+        """Start a run and return its record. `resumed`: the run to resume; None for a new one."""
         if resumed is not None:
             with self._sessions(cancel, spec.hosts) as pool:
                 spec = on_hosts_left(spec, resumed, pool, self._tell)
@@ -447,20 +470,26 @@ class Cluster:
         raise _call_error(spec, result)
 
     def _call(self, step: Callable[[OpenHosts], T]) -> T:
+        """Do a step on the open hosts, in a thread that Ctrl-C cancels."""
+
         def work(cancel: Cancel) -> T:
+            """Do the step."""
             with self._sessions(cancel, self.hosts) as pool:
                 return step(OpenHosts(self.hosts, pool, self._home, self._iface, self._timeout, self._options))
 
         return interruptible(work)
 
     def _sessions(self, cancel: Cancel, hosts: Sequence[Host]) -> AbstractContextManager[SessionPool]:
+        """Open sessions to these hosts."""
         node0s = frozenset(host.name for host in hosts[:1])  # its supervisor outlives the call
         return open_sessions(self._connection._replace(stays_on=node0s), cancel, forks=self._forks)
 
     def _tell(self, text: str) -> None:
+        """Pass a line to the program."""
         self._on_line(text)
 
     def _watch(self, event: ProgressEvent) -> None:
+        """Pass progress to the program: notices and the beginning of steps."""
         if isinstance(event, Notice):
             self._on_line("warning: " + event.text if event.warning else event.text)
         elif isinstance(event, StepStarted):
@@ -468,6 +497,10 @@ class Cluster:
 
 
 def _call_error(spec: RunSpec, result: object) -> CallError:
+    """Return the error for a run that was not started.
+
+    `result`: a StartFailure, or the report of an install that failed.
+    """
     if isinstance(result, StartFailure):
         failure = result.with_call_options(spec.options)
         return CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
@@ -481,34 +514,42 @@ def _call_error(spec: RunSpec, result: object) -> CallError:
 
 
 class _WatchedStart(RunWatcher):
+    """Connects the start of a run to the `Cluster` that starts it."""
+
     def __init__(self, cluster: Cluster, hosts: Sequence[Host], cancel: Cancel) -> None:
         self._cluster, self._hosts, self._cancel = cluster, hosts, cancel
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
+        """Open sessions, also after an interrupt: then to remove the secrets of the run."""
         cancel = Cancel() if self._cancel.thrown else self._cancel  # again, to remove secrets
         with self._cluster._sessions(cancel, self._hosts) as pool:
             pool.warm(self._hosts)
             yield pool
 
     def on_step(self, text: str) -> None:
+        """Pass on what is being done."""
         self._cluster._tell(text)
 
     def on_note(self, text: str) -> None:
+        """Pass on a note."""
         self._cluster._tell("note: " + text)
 
     def on_warning(self, text: str) -> None:
+        """Pass on a warning."""
         self._cluster._tell(text)
 
     @contextmanager
     def installing(self) -> Iterator[Watch]:
+        """Yield the function that takes the events of an install."""
         yield self._cluster._watch
 
     def on_started(self, run: StartedRun) -> None:
+        """Leave the run to itself, and say that it runs."""
         run.launch.leave()
         self._cluster._tell(f"{run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
 
     def follow(self, run: StartedRun) -> int:
-        """Called only if the call was interrupted."""
+        """Stop the run: it is only followed if the call was interrupted."""
         stop(run.record, CallWatcher(Cancel()))
         return 1

@@ -1,4 +1,4 @@
-"""The steps of why: what ended a run, and the stacks and a profile of one that is alive."""
+"""The steps of why: explain what ended a run, and get the stacks and a profile of a live run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from ipexctl.run.why.why import why as explain
 
 
 def dump(record: RunRecord, caller: CallWatcher, ranks: Sequence[int] | None = None) -> Dump | RunStatus:
-    """The Python stacks of these ranks; the status if the run is not alive."""
+    """Return the Python stacks of these ranks, or of all; the status if the run is not alive."""
     with node0_of(record, caller) as pool:
         return dump_stacks(pool.session(record.node0), record, ranks)
 
 
 def profile(record: RunRecord, caller: CallWatcher) -> ProfileAnswer | RunStatus:
-    """Profile the next steps; returns the ranks without a profile, or the status if the run is not alive."""
+    """Profile the next steps. Returns the ranks without a profile; the status if the run is not alive.
+
+    Raises a CallError if the run counts no steps.
+    """
     if not record.plan.asked.meter:
         raise CallError(f"run {record.id} counts no optimizer steps", fix="start it without --no-meter to profile it")
     with node0_of(record, caller) as pool:
@@ -31,7 +34,10 @@ def profile(record: RunRecord, caller: CallWatcher) -> ProfileAnswer | RunStatus
 
 
 def why(record: RunRecord, caller: CallWatcher, *, word: str = "") -> WhyResult:
-    """`word` named the run: with `last` or `last:all`, mention a later call that started none."""
+    """Explain the run. If node0 does not answer, the local copy is what there is to explain.
+
+    `word`: what named the run. With `last` or `last:all`, a later call that started no run is mentioned.
+    """
     directory = RunRegistry().directory
     with node0_of(record, caller) as pool:
         result = explain(record, pool.session, directory, pool.cancel)

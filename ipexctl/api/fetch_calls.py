@@ -20,6 +20,7 @@ from ipexctl.run.fetch import FetchRequest, PathOnHosts, fetch, find_hosts_with_
 
 
 def watch_nothing() -> AbstractContextManager[Watch]:
+    """Return a context without progress."""
     return nullcontext(ignore_event)
 
 
@@ -33,11 +34,14 @@ def fetch_files(
     timeout: float | None = None,
     watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
 ) -> tuple[FetchResult, PathOnHosts]:
-    """Fetch from the host of the request, or if the path is not there, from the first of the others that has it. One
-    that was overwritten there is not looked for elsewhere: ranks of two hosts may write different files to one path."""
-    found, is_overwritten = PathOnHosts(), False
+    """Fetch from the host of the request; if the path is not there, from the first of the others that has it.
+
+    Returns the result, and which of the others have the path. A path that another run has overwritten is not looked for
+    elsewhere: ranks of two hosts may write different files to one path.
+    """
+    path_on_hosts, is_overwritten = PathOnHosts(), False
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:
-        asking = run_in_background(lambda: find_hosts_with_path(others, pool), "others") if others else None
+        search = run_in_background(lambda: find_hosts_with_path(others, pool), "others") if others else None
         try:
             result = fetch(request, partial(pool.connector.open, request.host, cancel), watch, cancel, timeout)
         except Cancelled:
@@ -47,13 +51,19 @@ def fetch_files(
                 FetchResult.of_error(request.host, error, dest=request.dest),
                 error.kind == OVERWRITTEN,
             )
-        if asking is not None:
-            found = asking.result()
-    if result.status == "failed" and result.reason and found.having and not is_overwritten and not cancel.thrown:
-        other = next(order for order in others if order.host.name == found.having[0])
+        if search is not None:
+            path_on_hosts = search.result()
+    if (
+        result.status == "failed"
+        and result.reason
+        and path_on_hosts.having
+        and not is_overwritten
+        and not cancel.thrown
+    ):
+        other = next(candidate for candidate in others if candidate.host.name == path_on_hosts.having[0])
         request = from_other_host(request, other)
         result, _ = fetch_files(request, options, cancel, timeout=timeout, watching=watching)
-    return result, found
+    return result, path_on_hosts
 
 
 def fetch_from_all(
@@ -65,7 +75,7 @@ def fetch_from_all(
     watching: Callable[[], AbstractContextManager[Watch]] = watch_nothing,
     on_result: Callable[[FetchResult], object] = ignore_event,
 ) -> list[FetchResult]:
-    """One host after another, because they share this machine's link, until the call is cancelled."""
+    """Fetch from one host after another, until the call is cancelled. The hosts share the link of this machine."""
     results = []
     for request in requests:
         result, _ = fetch_files(request, options, cancel, timeout=timeout, watching=watching)

@@ -1,4 +1,4 @@
-"""The steps of logs, attach and wait. If node0 is gone, they answer from the local copy and report that."""
+"""The steps of logs, attach and wait. If node0 does not answer, logs and attach use the local copy, and say so."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from ipexctl.run.wait import wait_for_runs
 
 @dataclass(frozen=True, slots=True)
 class LogsResult:
+    """How a call of `logs` ended."""
+
     exit_code: int
-    """With `follow`, the run's exit code."""
+    """With `follow`, the exit code of the run; else 0. Not 0 either way if output may be missing."""
     status: RunStatus | None
+    """The last status from node0; None if it sent none."""
     reason: str = ""
+    """Why lines may be missing; empty if none are."""
     error: CallError | None = None
     """The error to show; None if a notice already said it."""
     missing: str = ""
-    """What node0's record lacks because its disk was full."""
+    """What node0's record lacks because its disk was full; empty if it is complete."""
 
 
 def logs(
@@ -44,7 +48,10 @@ def logs(
     follow: bool = False,
     reconnect: float = RECONNECT_SECONDS,
 ) -> LogsResult:
-    """Pass the chosen lines to `watch` as they come, from node0; from the local copy if node0 sent nothing."""
+    """Pass the chosen lines to `watch` as they come from node0; from the local copy if node0 sent nothing.
+
+    `reconnect`: seconds to wait for a node0 that does not answer.
+    """
     code, reason, failed = 0, "", None
     with caller.connector(record) as connector:
         connect = partial(connector.open, record.node0)
@@ -66,7 +73,10 @@ def logs(
 def _from_copy(
     record: RunRecord, error: CallError, watch: OnRunUpdate, cancel: Cancel, lines: LineChoice
 ) -> tuple[int, CallError | None]:
-    """Pass on the local copy; the exit code is not 0 if it is incomplete."""
+    """Pass on the local copy.
+
+    Returns an exit code, which is not 0 if the copy is incomplete, and the error to show or None.
+    """
     runs = RunRegistry().directory
     copy = read_copy(runs / record.id)
     if copy is None:
@@ -85,6 +95,7 @@ def _from_copy(
 
 
 def _missing_output(record: RunRecord, status: RunStatus | None) -> str:
+    """Return what the record lacks because a disk was full; empty if it is complete."""
     if status is None or (lost := status.output_lost) is None:
         return ""
     copy = RunRegistry().directory / record.id / "ranks"
@@ -95,9 +106,10 @@ def _missing_output(record: RunRecord, status: RunStatus | None) -> str:
 def follow_copy_instead(
     record: RunRecord, error: HostError, status: RunStatus | None, watch: OnRunUpdate, cancel: Cancel
 ) -> RunEnded:
-    """Pass on the copy of an ended run if node0 is unreachable or pruned it. `status`: the last one from node0.
+    """Pass on the local copy of an ended run, if node0 cannot be reached or has pruned it. `status`: the last one from
+    node0.
 
-    Raises the error if there is no complete copy, or if output came from node0.
+    Raises `error` if there is no complete copy, or if output came from node0.
     """
     runs = RunRegistry().directory
     copy = read_copy(runs / record.id)
@@ -110,7 +122,10 @@ def follow_copy_instead(
 def follow(
     record: RunRecord, caller: CallWatcher, watch: OnRunUpdate, *, reconnect: float = RECONNECT_SECONDS
 ) -> RunEnded:
-    """Pass on what happens until the run is over, and keep a local copy. Raises Cancelled."""
+    """Pass on what happens until the run is over, and keep a local copy.
+
+    Raises Cancelled if the call is cancelled, and a CallError if node0 is lost and there is no complete copy.
+    """
     copy = LocalCopy(RunRegistry().directory / record.id) if record.is_kept else None
     with caller.connector(record) as connector:
         connect = partial(connector.open, record.node0)
@@ -135,7 +150,11 @@ def wait(
     timeout: float | None = None,
     on_result: Callable[[KnownRun], object] = ignore_event,
 ) -> list[KnownRun]:
-    """Wait until these runs are over, without touching them. `on_result` gets each result as it comes."""
+    """Wait until these runs are over, or `timeout` seconds, without touching them.
+
+    `on_result` gets each result as it comes. Returns the results in the order of `records`, without runs of which
+    nothing is known.
+    """
     results: dict[str, KnownRun] = {}
     with ExitStack() as at_end:
         if timeout is not None:
@@ -147,6 +166,7 @@ def wait(
         connectors = {record.id: at_end.enter_context(caller.connector(record)) for record in records}
 
         def open_session(record: RunRecord, cancel: Cancel) -> Session:
+            """Open a session to a run's node0."""
             return connectors[record.id].open(record.node0, cancel)
 
         directory = RunRegistry().directory

@@ -1,4 +1,7 @@
-"""The steps of doctor."""
+"""The steps of doctor.
+
+While hosts are slow to answer, those that have answered are already checked once, so that the user sees something.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def doctor(
     smoke: bool = False,
     on_early: Callable[[DoctorReport], None] = ignore_event,
 ) -> DoctorReport:
-    """`on_early`: gets the report of the hosts that have answered, if others are slow."""
+    """Check the hosts. `on_early`: gets the report of the hosts that have answered, if others are slow.
+
+    `require`: instruction set that each host must have. `smoke`: also measure compute, memory and network.
+    """
     began, answers = time.monotonic(), list[HostFacts]()
     probed = gather_facts(opened, tries_sessions=True)
     probing = run_in_background(lambda: deque(map(answers.append, probed), maxlen=0), "facts")

@@ -25,9 +25,10 @@ def sync(
     on_read: Callable[[Project], object] = ignore_event,
     watch: Watch = ignore_event,
 ) -> SyncReport:
-    """Sync the project to the same path on every host; `on_read` gets it before it is sent.
+    """Sync the project to the same path on every host. `on_read` gets the project before it is sent.
 
-    `asks_early`: ask the hosts for their copies while it is read. If reading fails, they wait until the pool closes.
+    `asks_early`: ask the hosts for their copies while the project is read. If reading fails, they wait until the pool
+    closes.
     """
     opened.warm()  # connect while the project is read
 
@@ -42,6 +43,6 @@ def sync(
         data=[Path(path) for path in files.data],
     )
     on_read(project)
-    ended = abandoned_runs(runs_directory())
-    asked = query_project(project, opened, dry_run=dry_run, watch=watch, ended=ended, query=query)
-    return opened.options.in_report(asked.upload())
+    abandoned = abandoned_runs(runs_directory())
+    comparison = query_project(project, opened, dry_run=dry_run, watch=watch, ended=abandoned, query=query)
+    return opened.options.in_report(comparison.upload())

@@ -31,15 +31,21 @@ from ipexctl.sync.project_archive import SMALL, pack_project_files
 
 
 class InstallOptions(NamedTuple):
+    """How an install is done."""
+
     upgrade: bool = False
+    """Resolve again, even if an environment for the request exists."""
     downgrade: bool = False
+    """Accept lower versions and lost packages."""
     dry_run: bool = False
     download_only: Path | None = None
+    """Directory for wheels, instead of an install; None to install."""
     build: Sequence[str] = ()
+    """Names of packages, and directories of projects, that one machine builds."""
 
 
 class Optional(NamedTuple):
-    """Extras and dependency groups of the project that the call is in."""
+    """Extras and dependency groups of the project in whose directory the call is."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -57,6 +63,10 @@ def install(
     options: InstallOptions = InstallOptions(),  # noqa: B008  # frozen
     watch: Watch = ignore_event,
 ) -> InstallReport:
+    """Install one matching stack on every host. Raises a UserError for a wrong request.
+
+    `optional` cannot be combined with `requirements`.
+    """
     opened.warm()  # connect while the request is read
 
     start = Path(requirements[0]).parent.absolute() if requirements else Path.cwd()
@@ -93,6 +103,7 @@ def install(
 
 
 def _install(opened: OpenHosts, request: InstallRequest, options: InstallOptions, watch: Watch) -> InstallReport:
+    """Install, or only download wheels."""
     upgrade, downgrade, dry_run = options.upgrade, options.downgrade, options.dry_run
     request = replace(request, dry_run=dry_run, upgrade=upgrade, downgrade=downgrade)
     if options.download_only is not None:
@@ -101,10 +112,16 @@ def _install(opened: OpenHosts, request: InstallRequest, options: InstallOptions
 
 
 def pack_project(directory: str, archives: Path) -> ProjectArchive:
-    """The files of a project that a sync would send, as an archive of its sources."""
+    """Pack the files of a project that a sync would send, as an archive of its sources.
+
+    Raises a UserError if the directory declares no package.
+    """
     root = Path(directory).absolute()
     layout = _layout_at(root)
-    package = next((each for each in layout.own if each.name and layout.root / each.directory == layout.root), None)
+    package = next(
+        (candidate for candidate in layout.own if candidate.name and layout.root / candidate.directory == layout.root),
+        None,
+    )
     if package is None or layout.root != Path(os.path.normpath(root)):
         raise UserError(
             f"--build {directory}: no package is declared there, in pyproject.toml, setup.cfg or setup.py",
@@ -115,12 +132,15 @@ def pack_project(directory: str, archives: Path) -> ProjectArchive:
 
 
 def _layout_at(directory: Path) -> ProjectLayout:
-    """Of the project that has the directory; none for a home directory and others that are no project."""
+    """Return the layout of the project that has the directory; no layout for a home directory and others that are no
+    project.
+    """
     root = find_root(None, None, directory)
     return NO_LAYOUT if root_problem(root) else read_layout(root, directory)
 
 
 def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:
+    """Return the table of stacks, and the one that an install would choose: on these hosts, or without hosts on any."""
     rows = known_rows(os.environ)
     if opened is None:
         return VersionsReport(rows, choose_stack(stack, {}, rows, ipex_use=find_ipex_use_here()))
@@ -129,16 +149,18 @@ def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvsRequest:
-    """List environments, or do one of the others. Raises a UserError for a contradiction."""
+    """What to do with environments: list them, or one of the others. Raises a UserError for a contradiction."""
 
     remove: tuple[str, ...] = ()
     prune: bool = False
     verify: bool = False
+    """Verify `env`, or the environment of `python`."""
     env: str | None = None
     python: str | None = None
     setup: str | None = None
+    """File on the hosts that is sourced before `python` runs."""
     force: bool = False
-    """Remove what others installed, too."""
+    """Also remove what others installed."""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.remove, self.prune, self.verify))) > 1:
@@ -155,6 +177,7 @@ class EnvsRequest:
 
 
 def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
+    """List, remove, prune or verify environments."""
     if request.remove:
         report = remove_envs(opened, request.remove, force=request.force)
     elif request.prune:
@@ -174,8 +197,11 @@ def uninstall(
     dry_run: bool = False,
     force: bool = False,
 ) -> UninstallReport:
-    """While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything. Without
-    `force`, runs and environments of others are a UserError."""
+    """Remove ipexctl from the hosts and this machine, or list what would be removed.
+
+    While a run is alive nothing is removed, and a list that precedes a removal fails; a dry run lists everything.
+    Raises a UserError for runs and environments of others, unless `force` is set.
+    """
     options = UninstallOptions(with_results, force)
     lists = only_lists or dry_run
     report = survey(opened, options, dry_run=dry_run) if lists else remove_from_hosts(opened, options)

@@ -1,4 +1,7 @@
-"""Runs the API calls of a Python program, each in its own thread, and checks the types of their options."""
+"""Run the API calls of a Python program, each in its own thread, and check the types of their options.
+
+A call works in a thread so that Ctrl-C can cancel it and still wait for the hosts to end what was begun.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ T = TypeVar("T")
 
 
 def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ignore_event) -> T:
-    """Do the work in a thread and return its result. The first Ctrl-C cancels it, and is raised after the work on the
-    hosts ended and `after` was called; a second one is raised at once.
+    """Do the work in a thread and return its result.
+
+    The first Ctrl-C cancels the work, and is raised after the work on the hosts has ended and `after` was called. A
+    second one is raised at once.
     """
     cancel = Cancel()
     future = run_in_background(lambda: work(cancel), "call")
@@ -36,8 +41,10 @@ def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ign
 
 
 def refuses_wrong_calls(handle: type[T]) -> type[T]:
-    """Raise a UserError where Python would raise a TypeError for the arguments of a public method, and for a text where
-    a list is wanted."""
+    """Make the public methods of a class raise a UserError for wrong arguments, where Python would raise a TypeError.
+
+    A text where a list is wanted is refused too. A class decorator.
+    """
     for name, member in list(vars(handle).items()):
         if name[0] == "_" and name != "__init__":
             continue
@@ -49,12 +56,14 @@ def refuses_wrong_calls(handle: type[T]) -> type[T]:
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with checks of its arguments."""
     known = signature(method)
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.parameters.values())
     lists = {name for name, parameter in known.parameters.items() if _is_list(parameter.annotation)}
 
     @wraps(method)
     def call(*args: object, **options: object) -> Any:
+        """Check the arguments and call the method."""
         if not takes_any:  # else the method itself checks the names
             check_types(dict.fromkeys(known.parameters, object), options)
         try:
@@ -69,12 +78,16 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_list(annotation: object) -> bool:
+    """True if the annotation wants a list, and no text."""
     kinds = str(annotation).split(" | ")
     return any(kind.startswith("Sequence[") for kind in kinds) and "str" not in kinds
 
 
 def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
-    """Raise a UserError for an unknown option, or a value of a wrong type. `also`: names that may be meant."""
+    """Refuse an unknown option, or a value of a wrong type.
+
+    `known`: option → its type. `also`: names that may be meant.
+    """
     for name, value in given.items():
         if name not in known:
             otherwise = "its long name, with _ for -"
@@ -84,13 +97,14 @@ def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterab
 
 
 def check_lists(given: Mapping[str, object]) -> None:
-    """Raise a UserError for a text instead of a list: its letters would be the values."""
+    """Refuse a text instead of a list: its letters would be the values."""
     for name, value in given.items():
         if isinstance(value, (str, bytes)):
             raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: a list, such as {value.split()!r}")
 
 
 def _is_of(value: object, kind: Any) -> bool:
+    """True if the value has the type."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) in (Union, UnionType):
@@ -103,6 +117,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _described(kind: Any) -> str:
+    """Describe a type for a fix."""
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):

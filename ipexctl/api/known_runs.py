@@ -1,4 +1,4 @@
-"""The steps of ps and stop: calls to the node0 of runs that this machine started, and a look at hosts (`ps -H`).
+"""The steps of ps and stop: calls to the node0 of known runs, and a look at hosts (`ps -H`).
 
 Only `stop` and `prune` change anything on a host. A failure is a `CallError` that names node0.
 """
@@ -37,31 +37,37 @@ if TYPE_CHECKING:
 
 
 def as_recorded(record: RunRecord) -> RunRecord:
+    """Return the record as it is."""
     return record
 
 
 @dataclass(frozen=True, slots=True)
 class CallWatcher:
+    """What a call about runs needs: how to cancel it, where its messages go, and how to log in."""
+
     cancel: Cancel
     on_note: Callable[[str], None] = ignore_event
     on_warning: Callable[[str], None] = ignore_event
     on_step: OnStep | None = None
+    """Called with each remote step; None to show none."""
     with_login: Callable[[RunRecord], RunRecord] = as_recorded
-    """Applies the call's login settings to the records of a call on all runs."""
+    """Applies the login settings of the call to a record, in calls about all runs."""
     timeout: float | None = None
-    """Seconds for a step on node0; None: the step's own limit."""
+    """Seconds for a step on node0; None for the limit of the step itself."""
 
     def options(self, record: RunRecord) -> ConnectOptions:
+        """Return how to connect to the hosts of the run."""
         options = options_of(record, on_step=self.on_step, on_warning=self.on_warning)
         return options._replace(timeout=self.timeout)
 
     def connector(self, record: RunRecord) -> Connector:
+        """Return a connector for the hosts of the run."""
         return Connector(self.options(record))
 
 
 @contextmanager
 def node0_of(record: RunRecord, caller: CallWatcher) -> Iterator[SessionPool]:
-    """Sessions to node0. A HostError in the block becomes a `CallError`."""
+    """Open sessions to node0. A HostError in the block becomes a CallError."""
     try:
         with open_sessions(caller.options(record), caller.cancel) as pool:
             yield pool
@@ -70,12 +76,13 @@ def node0_of(record: RunRecord, caller: CallWatcher) -> Iterator[SessionPool]:
 
 
 def call_error(record: RunRecord, error: HostError) -> CallError:
+    """Return the error for a node0 that failed. The exit code is 3 if it cannot be reached."""
     exit_code = 3 if isinstance(error, Unreachable) else 1
     return CallError(f"{record.node0.name}: {error.reason}", fix=error.advice, exit_code=exit_code)
 
 
 def stop(record: RunRecord, caller: CallWatcher, *, force: bool = False) -> StopResult:
-    """Raises a UserError for a run of others without `force`."""
+    """Stop a run. Raises a UserError for a run of others without `force`."""
     if not record.is_own and not force:
         raise UserError(explain_foreign_run(record), fix=record.call_text(Fix(f"`ipexctl stop {record.id} --force`")))
     with node0_of(record, caller) as pool:
@@ -86,7 +93,10 @@ def stop(record: RunRecord, caller: CallWatcher, *, force: bool = False) -> Stop
 
 
 def note_end(record: RunRecord, caller: CallWatcher) -> RunStatus | None:
-    """Save the status of an ended run that no call followed, if node0 answers; return what is known."""
+    """Save the status of an ended run that no call followed, if node0 answers.
+
+    Returns the status; None if it is not known.
+    """
     directory = RunRegistry().directory / record.id
     status = read_final_status(directory)
     with suppress(CallError):
@@ -100,13 +110,20 @@ def note_end(record: RunRecord, caller: CallWatcher) -> RunStatus | None:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
+    """Runs, as `ps` lists them."""
+
     runs: list[KnownRun]
     hidden: int
+    """Number of records that are left out because their runs have ended."""
     damaged: list[UnreadableRecord]
+    """Records that cannot be read."""
 
 
 def ps(caller: CallWatcher, *, running: bool = False, newest: int | None = None) -> RunList:
-    """Removes runs from the registry that node0 forgot long ago."""
+    """Return the runs that this machine started. Also removes those from the registry that node0 forgot long ago.
+
+    `newest`: show only so many; None for all.
+    """
     keep, registry = read_limits(os.environ), RunRegistry()
     records, damaged, runs = _query(registry, caller, None if running else newest)
     runs = with_copies(runs, registry.directory)
@@ -120,6 +137,7 @@ def ps(caller: CallWatcher, *, running: bool = False, newest: int | None = None)
 
 
 def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
+    """Look at what runs on the hosts now, of every account. Returns it with the report of the hosts."""
     from ipexctl.run.hosts_now import hosts_now  # with the planner's sentences, for this call alone
     from ipexctl.run.start.exclusive import inspect_hosts
 
@@ -139,6 +157,7 @@ def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
 def _query(
     registry: RunRegistry, caller: CallWatcher, newest: int | None
 ) -> tuple[list[RunRecord], list[UnreadableRecord], list[KnownRun]]:
+    """Return the records, the damaged ones, and what node0 knows of the runs. `newest`: ask only about so many."""
     abandoned_runs(registry.directory)
     records, damaged = registry.read_records()
     records = list(map(caller.with_login, records))
@@ -150,9 +169,11 @@ def _query(
 
 @contextmanager
 def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
+    """Yield a function that opens a session to a host of a run; all are closed at the end."""
     with ExitStack() as connectors:
 
         def open_session(record: RunRecord, host: Host | None = None) -> Session:
+            """Open a session to a host of the run; to node0 by default."""
             return connectors.enter_context(caller.connector(record)).open(host or record.node0, caller.cancel)
 
         yield open_session
@@ -161,6 +182,7 @@ def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
 def prune(
     caller: CallWatcher, *, dry_run: bool = False, force: bool = False
 ) -> tuple[list[PruneResult], list[PrunedRun]]:
+    """Remove old runs from the nodes and from this machine. Returns what was, or would be, removed on each."""
     keep, registry = read_limits(os.environ), RunRegistry()
     _, _, runs = _query(registry, caller, None)
     with _sessions(caller) as open_session:

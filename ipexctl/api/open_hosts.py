@@ -1,4 +1,4 @@
-"""The sessions of a call; one command on each host."""
+"""The sessions of a call, and one command on each host."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ipexctl.remote.outcome import Report, ignore_event
 
 @contextmanager
 def open_sessions(options: ConnectOptions, cancel: Cancel, *, forks: int = 1) -> Iterator[SessionPool]:
+    """Open a session pool. It closes all sessions at the end."""
     with Connector(options) as connector, SessionPool(connector, cancel, forks=forks) as pool:
         yield pool
 
@@ -32,6 +33,10 @@ def execute(
     on_done: Callable[[ExecResult], object] = ignore_event,
     stdin_for: Callable[[], BinaryIO] | None = None,
 ) -> Report[ExecResult]:
+    """Run a command on every host. `sink_for`: returns the function that takes the output of a host.
+
+    `on_done` gets each result as it comes. `stdin_for`: opens what the command reads, once per host; None for no stdin.
+    """
     began, results, pool = time.monotonic(), dict[str, ExecResult](), opened.pool
     for done in execute_on_hosts(
         opened.hosts,
@@ -50,11 +55,14 @@ def execute(
 
 @dataclass(frozen=True, slots=True)
 class HostOutput(ExecResult):
+    """The result of a command on a host, with its output."""
+
     stdout: str = ""
     stderr: str = ""
 
 
 def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
+    """Run a command on every host; its output is in the report."""
     printed: dict[str, dict[StreamName, bytearray]] = {
         host.name: {"stdout": bytearray(), "stderr": bytearray()} for host in opened.hosts
     }

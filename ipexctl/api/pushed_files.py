@@ -25,9 +25,11 @@ def push(
     dry_run: bool = False,
     watch: Watch = ignore_event,
 ) -> PushReport:
+    """Copy a file or directory to a path on every host."""
     opened.warm()  # connect while the source is read
 
     def on_bytes(done: int, total: int) -> None:
+        """Show how much of the source is read."""
         watch(BytesMoved("", "reading", done, total))
 
     call = Push(list_source(source), str(source), opened, PushOptions(path, force, dry_run), watch)
@@ -46,7 +48,7 @@ def push_repos(
     dry_run: bool = False,
     watch: Watch = ignore_event,
 ) -> HubPushReport:
-    """Copy hub repositories to every host's cache."""
+    """Copy repositories of a hub to the cache of every host. `on`: the machine that downloads."""
     opened.warm()
 
     options = HubPushOptions(on, tuple(include), dry_run)

@@ -1,4 +1,4 @@
-"""The steps of a run in their order, for `ipexctl run`, the playbook's `run`, and Python programs:
+"""The steps of a run in their order, for `ipexctl run`, the playbook's `run`, and Python programs.
 
     install, if asked for ──► plan ──► start ───► follow ──► --notify ──► remove secrets
                                └─ a dry run ends here       └─ a detached run continues without this call
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 def run(
     spec: RunSpec, watcher: RunWatcher, *, dry_run: bool = False
 ) -> StartedRun | PlannedRun | InstallReport | StartFailure:
-    """Start a run and follow it. A `StartedRun` without exit code continues; an `InstallReport` failed."""
+    """Start a run and follow it. Returns what came of it.
+
+    - A `StartedRun`; without an exit code, it goes on without this call.
+    - A `PlannedRun` for a dry run.
+    - An `InstallReport` of an install that failed.
+    - A `StartFailure` if nothing was started, or if that is not known.
+    """
     began = time.monotonic()
     with watcher.sessions() as pool:
         from ipexctl.run.start.run_start import RunStart  # 0.25 s, while the hosts connect
@@ -49,7 +55,7 @@ def run(
 
 
 def _plan(start: RunStart, watcher: RunWatcher) -> PlannedRun | InstallReport | StartFailure:
-    """What `run` would do, or why it would start nothing."""
+    """Return what `run` would do, or why it would start nothing."""
     from ipexctl.run.start import pipeline
 
     if not start.spec.asked.install:
@@ -70,6 +76,7 @@ def _plan(start: RunStart, watcher: RunWatcher) -> PlannedRun | InstallReport | 
 
 
 def _start(start: RunStart, watcher: RunWatcher) -> StartedRun | InstallReport | StartFailure:
+    """Start the run, after an install if one is asked for or the user agrees to it."""
     from ipexctl.run.start import pipeline
 
     lacking = None

@@ -1,7 +1,7 @@
 """The Python interface to runs: a `Run` was started by `Cluster.run` or by a command, and is known by its record.
 
 Leaving a call leaves the run as it is. So does Ctrl-C in `events` and `wait`, unless `on_interrupt="stop"`. Messages
-for the user, such as that node0 is away, go to `on_line`, from any thread.
+for the user, such as that node0 does not answer, go to `on_line`, from any thread.
 """
 
 from __future__ import annotations
@@ -43,31 +43,39 @@ from ipexctl.run.why.why import WhyResult
 T = TypeVar("T")
 OnInterrupt = Literal["detach", "stop"]
 _MOST_UPDATES = 1000
-"""Updates that wait for the program; beyond that the follower waits, never the run."""
+"""Updates that wait for the program. If there are more, the follower waits, never the run."""
 
 
 class OutputLine(NamedTuple):
+    """One line that a rank printed."""
+
     rank: int
     stream: StreamName
     text: str
     at: float | None
-    """When node0 received it, in seconds since the epoch."""
+    """When node0 received the line, in seconds since the epoch; None if unknown."""
 
 
 @refuses_wrong_calls
 class Run:
+    """A run, whatever its state."""
+
     def __init__(self, record: RunRecord, *, on_line: Callable[[str], object] = ignore_event) -> None:
         self.record = record
         self._on_line = on_line
 
     @classmethod
     def find(cls, run: str = "last", *, on_line: Callable[[str], object] = ignore_event) -> Run:
-        """By id or a unique part; `last` is the last run of this directory's project, `last:all` of all. For a run that
-        another machine began: `Cluster.find`."""
+        """Find a run by its ID or a unique part of it; `last` is the last run of this directory's project, `last:all`
+        of all.
+
+        For a run that another machine began: `Cluster.find`. Raises a UserError if there is none, or several.
+        """
         return cls(find_runs([run])[0], on_line=on_line)
 
     @property
     def id(self) -> str:
+        """The ID of the run."""
         return self.record.id
 
     def __repr__(self) -> str:
@@ -76,7 +84,8 @@ class Run:
     def events(
         self, *, reconnect: float = RECONNECT_SECONDS, on_interrupt: OnInterrupt = "detach"
     ) -> Iterator[RunUpdate]:
-        """What happens, from the first line to the end: `Chunk`, `Note`, `Notice`, `RunStatus`, finally `RunEnded`.
+        """Yield what happens, from the first line to the end: `Chunk`, `Note`, `Notice`, `RunStatus`, finally
+        `RunEnded`.
 
         Leaving the loop leaves the run as it is.
         """
@@ -84,6 +93,7 @@ class Run:
         updates: queue.Queue[RunUpdate | None] = queue.Queue(_MOST_UPDATES)
 
         def put(update: RunUpdate | None) -> None:
+            """Hand over an update. Raises Cancelled once the program has left the loop."""
             while not cancel.thrown:
                 try:
                     return updates.put(update, timeout=0.2)
@@ -92,6 +102,7 @@ class Run:
             raise Cancelled("the program has left the loop")
 
         def follow() -> None:
+            """Follow the run, in a thread."""
             try:
                 followed_runs.follow(self.record, self._watcher(cancel), put, reconnect=reconnect)
             finally:
@@ -122,7 +133,7 @@ class Run:
         return self._call(partial(known_runs.stop, self.record, force=force), timeout=timeout)
 
     def why(self, *, timeout: float | None = None) -> WhyResult:
-        """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
+        """Explain why the run ended: the first failure, its last lines, the likely cause and the fix."""
         return self._call(partial(explained_runs.why, self.record), timeout=timeout)
 
     def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | Sequence[Run] | None = None) -> Path:
@@ -135,17 +146,21 @@ class Run:
         return file
 
     def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
-        """The Python stacks of all ranks, or of these; the status if the run is not alive."""
+        """Return the Python stacks of all ranks, or of these; the status if the run is not alive."""
         return self._call(lambda watcher: explained_runs.dump(self.record, watcher, ranks), timeout=timeout)
 
     def logs(
         self, rank: int | None = None, *, stderr: bool = False, tail: int | None = None, grep: str = ""
     ) -> list[OutputLine]:
-        """The output so far of one rank or of all, in order of time. With `stderr`, only that stream."""
+        """Return the output so far of one rank or of all, in order of time. With `stderr`, only that stream.
+
+        Raises a CallError if node0 does not answer and this machine has no copy.
+        """
         check_pattern(grep)
         lines, open_lines = list[OutputLine](), dict[tuple[int, "StreamName"], bytes]()
 
         def add(update: RunUpdate) -> None:
+            """Collect the lines that an update completes."""
             if isinstance(update, Notice):
                 self._on_line(update.text)
             elif isinstance(update, Chunk):
@@ -154,6 +169,7 @@ class Run:
                 lines.extend(OutputLine(*key, line.decode(errors="replace"), update.at) for line in complete)
 
         def read(watcher: CallWatcher) -> followed_runs.LogsResult:
+            """Read the output."""
             ranks = None if rank is None else [rank]
             parse_ranks("all" if rank is None else str(rank)).within(self.record.plan.world_size)
             streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
@@ -176,10 +192,13 @@ class Run:
         from_: str | None = None,
         force: bool = False,
     ) -> FetchResult:
-        """Fetch files of the run, from node0 or from a rank's host; without a path, its record and output. With
-        `force`, also what another run wrote later."""
+        """Fetch files of the run, from node0 or from the host of a rank; without a path, its record and output.
+
+        With `force`, also files that another run wrote later.
+        """
 
         def fetch(watcher: CallWatcher) -> FetchResult:
+            """Fetch."""
             request = order_of_run(self.record, path, os.fspath(dest), rank=rank, host=from_, others=(), force=force)
             return fetch_files(request, options_of(self.record), watcher.cancel)[0]
 
@@ -191,6 +210,7 @@ class Run:
         """Fetch from every host of the run, each to DEST/HOST. With `results`, what ranks wrote to IPEXCTL_RUN_DIR."""
 
         def fetch(watcher: CallWatcher) -> list[FetchResult]:
+            """Fetch."""
             requests = orders_of_all_hosts(self.record, path, os.fspath(dest), results=results)
             return fetch_from_all(requests, options_of(self.record), watcher.cancel)
 
@@ -202,15 +222,20 @@ class Run:
         after: Callable[[], object] = ignore_event,
         timeout: float | None = None,
     ) -> T:
+        """Do a step in a thread that Ctrl-C cancels; then call `after`."""
         return interruptible(lambda cancel: step(replace(self._watcher(cancel), timeout=timeout)), after)
 
     def _watcher(self, cancel: Cancel) -> CallWatcher:
+        """Return what a call about this run needs."""
+
         def tell(text: str) -> None:
+            """Pass a message to the program."""
             self._on_line(text)
 
         return CallWatcher(cancel, tell, tell)
 
     def _after_interrupt(self, choice: OnInterrupt) -> None:
+        """Stop the run after Ctrl-C, if the program has chosen that."""
         if choice == "stop":
             try:
                 known_runs.stop(self.record, self._watcher(Cancel()))

@@ -1,5 +1,6 @@
-"""The root of the command line: the list of commands, and their common behavior. A command's module is imported only
-when it is called, and for Tab none is.
+"""The root of the command line: the list of commands, and what all commands have in common.
+
+The module of a command is imported only if the command is called, and Tab imports none, so that the start stays short.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ipexctl.removed import OPTIONS
 from ipexctl.ui.safe_output import guard_stdout, print_document
 
 DAILY: Final = ("doctor", "install", "run", "ps", "attach", "logs", "why", "stop", "fetch", "exec")
-"""First in the list of commands."""
+"""Commands that come first in the list."""
 CORE: Final[Mapping[str, str]] = {
     "doctor": "Check if the hosts can train together.",
     "install": "Install a matching PyTorch stack on every host.",
@@ -45,20 +46,22 @@ CORE: Final[Mapping[str, str]] = {
     "versions": "Show the table of stacks and which one install would choose.",
     "wait": "Wait until runs are over, without touching them.",
 }
-"""Command → its line in the help; the module of the same name here defines it."""
+"""Command → its line in the help. The module `NAME_command` of this package defines the command."""
 
 
 def groups() -> Mapping[str, Mapping[str, str]]:
-    """The commands of the help, by group."""
+    """Return the commands of the help: group → command → its line."""
     others = {name: text for name, text in sorted({**CORE, **ADDONS}.items()) if name not in DAILY}
     return {"Every day": {name: CORE[name] for name in DAILY}, "Others": others}
 
 
 def commands() -> Mapping[str, str]:
+    """Return all commands, in the order of the help: command → its line."""
     return {name: text for of_group in groups().values() for name, text in of_group.items()}
 
 
 def is_command(name: str) -> bool:
+    """True for a command of ipexctl or of an addon."""
     return name in CORE or name in ADDONS
 
 
@@ -67,24 +70,27 @@ CONNECTION: Final = (
     *("cluster", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys"),
     *("transport", "forks", "connect_timeout", "timeout"),
 )
-"""Options of each command that reaches hosts. The list of commands explains them, once."""
+"""Options of each command that connects to hosts. The list of commands explains them, once."""
 DEFAULTS: Final = "ipexctl.defaults"
-"""Key of the context's `meta`: the options of this call that a file or variable sets."""
+"""Key of the context's `meta` for the options of this call that a file sets."""
 SHARED_GROUPS: Final[list[Set[str]]] = []
-"""Parameters of each shared group, those of the output last. Set by `shared_options.py`."""
+"""Parameters of each shared group of options; the group of the output is the last. Set by `shared_options.py`."""
 
 
 class ConfiguredValue(NamedTuple):
+    """The value that a file or a variable sets for an option."""
+
     value: object
     source: str
-    """A file, such as `ipexctl.toml`, or a variable, such as `$IPEXCTL_HOME`."""
+    """The file, such as `ipexctl.toml`, or the variable, such as `$IPEXCTL_HOME`."""
     line: int = 0
-    """0 for a variable."""
+    """Number of the line in the file; 0 for a variable."""
     table: str = ""
-    """`run`, `cluster.lab`, or empty for the top of the file."""
+    """Table of the file: `run`, `cluster.lab`; empty for the top of the file."""
     is_found: bool = False
-    """True for a project's file, which the user did not name."""
+    """True for the file of a project, which the user did not name."""
     named_file: str = ""
+    """Absolute path of the file that `--config` names; empty for other files."""
     is_chosen: bool = False
     """True for the cluster that the command line names."""
 
@@ -93,6 +99,7 @@ Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 
 
 def defaults_of(ctx: typer.Context) -> Defaults:
+    """Return the options of this call that a file sets: parameter → value. Empty before the files are read."""
     defaults: Defaults = ctx.meta.get(DEFAULTS, {})
     return defaults
 
@@ -102,23 +109,28 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 
 def load_command(name: str) -> Any:
-    """The command, or group of commands, of a module of this package or of an addon."""
+    """Import the module of a command, of this package or of an addon, and return the command or group of commands."""
     package = "commands" if name in CORE else f"addons.{name}"
     return get_command(getattr(import_module(f"ipexctl.{package}.{name}_command"), f"{name}_command"))
 
 
 class CommandGroup(AdoptsOptions, TyperGroup):
-    pass
+    """A group of commands whose options have our types."""
 
 
 class _Commands(CommandGroup):
+    """The group of all commands."""
+
     _only_named = False
+    """True while Tab asks for names: then no module is imported."""
 
     def list_commands(self, ctx: object) -> list[str]:
+        """Return the names of all commands."""
         del ctx
         return list(commands())
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
+        """Return the command; None if there is none of this name."""
         del ctx
         if not is_command(cmd_name):
             return None
@@ -129,6 +141,7 @@ class _Commands(CommandGroup):
         return command
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a word without importing a command."""
         self._only_named = True
         try:
             return super().shell_complete(ctx, incomplete)
@@ -136,6 +149,7 @@ class _Commands(CommandGroup):
             self._only_named = False
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command, and turn errors of click and of signals into our own."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -148,12 +162,14 @@ class _Commands(CommandGroup):
             raise _in_our_words(error, f"ipexctl {ctx.invoked_subcommand}") from None
 
     def make_context(self, *args: Any, **more: Any) -> Any:
+        """Read the options before the command."""
         try:
             return super().make_context(*args, **more)
         except UsageError as error:
             raise _in_our_words(error, "ipexctl") from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse a command that does not exist, with a fix: what replaces it, or a similar name."""
         if args and not args[0].startswith("-") and not is_command(args[0]):
             message = f"there is no command {args[0]!r}"
             if args[0] in INSTEAD:
@@ -163,7 +179,7 @@ class _Commands(CommandGroup):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The commands come first: they are on the first screen."""
+        """Write the commands before the options, so that they are on the first screen."""
         self.format_commands(ctx, formatter)
         with formatter.section("Options"):
             formatter.write_dl([record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))])
@@ -172,6 +188,7 @@ class _Commands(CommandGroup):
             formatter.write_dl([params[name].get_help_record(ctx) for name in CONNECTION], col_max=22)
 
     def format_commands(self, ctx: object, formatter: Any) -> None:
+        """Write the commands, by group."""
         del ctx
         width = max(map(len, commands()))
         for group, of_group in groups().items():
@@ -180,7 +197,7 @@ class _Commands(CommandGroup):
 
 
 def _in_our_words(error: Any, command: str) -> Exception:
-    """`command` is the call's, for errors that do not know theirs."""
+    """Return a UserError in place of an error of click. `command`: of this call, for errors that do not know theirs."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return cast("Exception", error)
     path = error.ctx.command_path if error.ctx else command
@@ -190,6 +207,7 @@ def _in_our_words(error: Any, command: str) -> Exception:
 
 
 def _sentence(error: Any) -> str:
+    """Return the message of click's error as ipexctl says it."""
     kind = type(error).__name__
     if kind == "NoSuchOption":
         near = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.75)
@@ -234,13 +252,15 @@ def root(
     ] = False,
     no_config: Annotated[bool, typer.Option("--no-config", help="Take no defaults from files (ipexctl.toml).")] = False,
 ) -> None:
+    """Read the options before the command."""
     del version, skill, no_config
 
 
 def run_app() -> None:
-    """Run the call of `sys.argv`. An error in a thread gets a log file, as in `main`."""
+    """Run the call of `sys.argv`. An error in a thread is reported as in `main`, with a log file."""
 
     def report_in_thread(args: threading.ExceptHookArgs) -> None:
+        """Report a crash in a thread. SystemExit and the like end the thread without a word."""
         if isinstance(args.exc_value, Exception):
             from ipexctl.ui.error_output import report_crash
 

@@ -1,4 +1,4 @@
-"""`ipexctl attach`: follows a run again."""
+"""`ipexctl attach`: follow a run again until it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ipexctl.ui.message_output import print_message
 from ipexctl.ui.run.events import EventsView
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
-"""Signals that don't stop the run: `timeout 60 ipexctl attach RUN` only watches it."""
+"""Signals that do not stop the run: `timeout 60 ipexctl attach RUN` only watches it."""
 
 
 @command()
@@ -72,7 +72,7 @@ def attach_command(
 
 
 def _only_run() -> str | None:
-    """The only run of which this machine has not seen the end; None if there are several, or none."""
+    """Return the only run whose end this machine has not seen; None if there are several, or none."""
     registry = RunRegistry()
-    open_runs = [each.id for each in registry.all() if read_final_status(registry.directory / each.id) is None]
+    open_runs = [record.id for record in registry.all() if read_final_status(registry.directory / record.id) is None]
     return open_runs[0] if len(open_runs) == 1 else None

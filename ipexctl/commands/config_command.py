@@ -1,5 +1,6 @@
-"""`ipexctl config`: shows the value of every option and its source; `config init` writes a file. `init` writes doctor's
-recommendations as comments, because values in a file would apply to other hosts too.
+"""`ipexctl config`: show the value of every option and its source; `config init` writes a file of defaults.
+
+`init` writes doctor's recommendations as comments, because values in a file would apply to other hosts too.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ from ipexctl.ui.text_table import print_lines, show_table
 
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")
+"""A name and password in a URL, which are not shown."""
 
 
 class ConfigCommand(ConfiguredCommand):
     """Reports mistakes in the files for all commands; other commands report only their own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; if a file is wrong, raise the mistakes in the tables of all commands."""
         try:
             return super().parse_args(ctx, args)
         except FileError:
@@ -116,20 +119,23 @@ def config_command(
 
 
 def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
+    """Raise all mistakes of the files in the tables of these commands."""
     errors: dict[str, FileError] = {}
     for _, spec in command_specs(*commands):
         try:
             read_settings(spec, files)
         except FileError as error:
-            errors |= {found.message: found for found in (error, *error.more)}
+            errors |= {mistake.message: mistake for mistake in (error, *error.more)}
     raise_all(list(errors.values()))
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
+    """Return the options of hosts that are on the command line: key → parameter."""
     return {key: param for key, param in host_params().items() if is_on_command_line(ctx, param.name)}
 
 
 def _plain(value: object) -> object:
+    """Return a value as JSON can have it, without the login of a URL."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     value = str(value) if isinstance(value, Path) else value
@@ -137,6 +143,7 @@ def _plain(value: object) -> object:
 
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
+    """Write the file after asking the hosts, and return the exit code."""
     from ipexctl.api.host_checks import doctor
     from ipexctl.commands.target_hosts import current_directory, open_hosts
 
@@ -164,6 +171,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 
 
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
+    """Return the text of the file: options of the call as values, recommendations as comments."""
     params = host_params()
     lines = [
         "# Defaults of ipexctl for this project. A key is an option without its dashes; the command line wins.",
@@ -201,14 +209,18 @@ _SCHEMA = "ipexctl.config/1"
 
 
 class ConfigEntry(NamedTuple):
+    """One option of one command."""
+
     command: str
     key: str
+    """Name of the option without dashes."""
     value: object
     source: str
-    """A file's has the line, as in `ipexctl.toml:3`."""
+    """`command line`, `built-in`, a variable, or a file with the line, as in `ipexctl.toml:3`."""
 
 
 def show(values: Sequence[ConfigEntry], *, quiet: bool) -> None:
+    """Print the table of options; with `quiet` only those that are not built in."""
     rows = [
         (value.command, value.key, _value_text(value.value), value.source)
         for value in values
@@ -218,7 +230,10 @@ def show(values: Sequence[ConfigEntry], *, quiet: bool) -> None:
 
 
 def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, Any]:
-    """An option has the value of most commands; one of a command with another value is named as in `install.env`."""
+    """Return the document.
+
+    An option has the value of most commands; a command with another value is named, as in `install.env`.
+    """
     options: dict[str, Any] = {}
     for key, entries in group_by(values, attrgetter("key")).items():
         own = {entry.command: {"value": entry.value, "source": entry.source} for entry in entries}
@@ -228,6 +243,7 @@ def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, An
 
 
 def show_written(path: str, *, as_json: bool, quiet: bool) -> None:
+    """Say that the file is written."""
     if as_json:
         print_json({"schema": _SCHEMA, "status": "changed", "path": path})
     elif not quiet:
@@ -235,4 +251,5 @@ def show_written(path: str, *, as_json: bool, quiet: bool) -> None:
 
 
 def _value_text(value: object) -> str:
+    """Format a value for the table; `-` for None."""
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

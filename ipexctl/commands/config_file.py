@@ -1,5 +1,7 @@
-"""Finds and reads the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`. `--config FILE`
-replaces the project's file; because it was named, it may set what a found file may not.
+"""Find and read the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`.
+
+`--config FILE` replaces the project's file. Because the user named it, it may set what a file that was only found may
+not.
 """
 
 from __future__ import annotations
@@ -26,40 +28,50 @@ _POSITION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of documen
 
 
 class ConfigFile(NamedTuple):
+    """A file of defaults as it was read. Its values are not checked yet."""
+
     source: SourceFile
     tables: Mapping[str, object]
+    """The file as TOML has it: values at the top, and tables."""
     origin: Literal["project", "call", "user"]
-    """project: found, not named by the user. call: named by `--config`. user: the user's own."""
+    """`project`: found, not named by the user. `call`: named by `--config`. `user`: the user's own."""
 
     @property
     def is_found(self) -> bool:
-        """True if the user did not name it; some options are refused then."""
+        """True if the user did not name the file. Some options are refused then."""
         return self.origin == "project"
 
     @property
     def named(self) -> str:
+        """The absolute path of a file that `--config` names; empty for other files."""
         return str(self.source.base / Path(self.source.path).name) if self.origin == "call" else ""
 
     def line_of(self, table: str, key: str) -> int:
+        """Return the number of the key's line; of its table if the key is not found."""
         return self._position(table, key)[0]
 
     def error(self, table: str, key: str, problem: str, *, fix: str) -> FileError:
+        """Return an error that points at the key, for the caller to raise."""
         return self.source.error(*self._position(table, key), problem, fix=fix)
 
     def _position(self, table: str, key: str) -> tuple[int, int]:
-        current, best = "", (1, 1)
+        """Return line and column of the key, else of its table, else of the start of the file."""
+        current, position = "", (1, 1)
         for number, line in enumerate(self.source.lines, 1):
             if header := _HEADER.match(line):
                 current = header["table"].replace('"', "").replace("'", "")
                 if current == table:
-                    best = number, header.start("table") + 1
-            elif current == table and (found := _KEY.match(line)) and found["key"] == key:
-                return number, found.start("key") + 1
-        return best
+                    position = number, header.start("table") + 1
+            elif current == table and (match := _KEY.match(line)) and match["key"] == key:
+                return number, match.start("key") + 1
+        return position
 
 
 def project_file() -> Path | None:
-    """The ipexctl.toml in the root of the current project. A home directory or `/` is not a project."""
+    """Return the ipexctl.toml in the root of the current project; None without one.
+
+    A home directory or `/` is no project.
+    """
     try:
         cwd = Path.cwd()
     except OSError:
@@ -75,7 +87,12 @@ def project_file() -> Path | None:
 
 
 def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
-    files, is_there = [], False
+    """Return the files of this call in order of precedence. `named`: the file of `--config`; None to look for the
+    project's.
+
+    Raises a UserError for a file that cannot be read, is not TOML, or could be changed by another account.
+    """
+    files, has_user_file = [], False
     if named is not None:
         files.append(_read_config_file(expand_tilde(named), "call"))
     with contextlib.suppress(PermissionError):  # a file below a closed directory does not count
@@ -84,14 +101,15 @@ def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
             files.append(_read_config_file(path, "project"))
     user = user_file()
     with contextlib.suppress(PermissionError):  # the home of another account, as after su
-        is_there = user.is_file()
-    if is_there:
+        has_user_file = user.is_file()
+    if has_user_file:
         check_own(user)
         files.append(_read_config_file(user, "user"))
     return tuple(files)
 
 
 def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
+    """Read one file. Raises a UserError, or a FileError that points at the mistake."""
     shown = PROJECT_FILE if origin == "project" and path.parent == Path.cwd() else tilde_path(path)
     try:
         text = (read_typed if origin == "call" else read_regular)(path, DEFAULTS).decode("utf-8-sig")

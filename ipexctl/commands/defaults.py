@@ -1,7 +1,10 @@
-"""Takes defaults of options from files and variables, and refuses what a file may not set. Precedence: command line,
-chosen cluster, variables such as $IPEXCTL_HOSTFILE, then the files; within a file, the command's own table comes before
-top-level keys. A project's file was found, not named by the user, so it can't set options that run programs, trust
-keys, decide where packages come from, or send, write or delete files (`REFUSED`).
+"""Take defaults of options from files and variables, and refuse what a file may not set.
+
+The order of precedence: the command line, the chosen cluster, variables such as $IPEXCTL_HOSTFILE, then the files.
+Within a file, the table of the command comes before the keys at the top.
+
+A project's file was found, not named by the user. It cannot set options that run programs, trust keys, decide where
+packages come from, or send, write or delete files (`REFUSED`): a cloned project could otherwise do this by itself.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from ipexctl.text import expand_tilde, tilde_path
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
 _FILES: Final = "ipexctl.config_files"
+"""Key of the context's `meta` for the files of this call."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
     ("IPEXCTL_HOSTFILE", "hostfile"),
@@ -61,7 +65,10 @@ ALTERNATIVES: Final = (
     {"detach", "report"},
     {"rank", "host"},
 )
-"""Options that exclude one another. In a command that has all of a set, one overrides the defaults of the others."""
+"""Options that exclude one another.
+
+In a command that has all options of a set, one of them overrides the defaults of the others.
+"""
 
 _NO_DEFAULTS: Final = {
     "json": "type --json where you need it",
@@ -72,7 +79,7 @@ _NO_DEFAULTS: Final = {
     "config": "type --config FILE where you need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }
-"""Option that no command table can set → fix."""
+"""Option that no table of a command can set → fix."""
 
 _SOURCES: Final = "decides where packages come from"
 _SENDS: Final = "can send files or secrets of this machine to the hosts"
@@ -95,11 +102,11 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "with_results", "yes"), (_ANY, _DELETES)),
 }
-"""Parameter → the values that a project's file can't set, as a pattern, and the reason."""
+"""Parameter → the values that a project's file cannot set, as a pattern, and the reason."""
 
 
 def files_of(ctx: typer.Context) -> tuple[ConfigFile, ...]:
-    """Files of defaults of this call, read once: `--config` may name a pipe."""
+    """Return the files of defaults of this call. They are read once, because `--config` may name a pipe."""
     files: tuple[ConfigFile, ...] | None = ctx.meta.get(_FILES)
     if files is None:
         files = ctx.meta[_FILES] = config_files()
@@ -107,9 +114,9 @@ def files_of(ctx: typer.Context) -> tuple[ConfigFile, ...]:
 
 
 def set_defaults(command: TyperCommand, ctx: typer.Context, given: Mapping[str, Any]) -> str:
-    """Set the defaults of a call from files and variables, and return a note that names them, or empty.
+    """Set the defaults of a call from files and variables; return a note that names them, or an empty text.
 
-    `given` has the parameters of the command line.
+    `given`: the parameters of the command line. Raises a UserError for a mistake in a file.
     """
     spec = CommandSpec.of(command, ctx)
     if spec is None:
@@ -130,7 +137,7 @@ def set_defaults(command: TyperCommand, ctx: typer.Context, given: Mapping[str, 
 
 
 def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> None:
-    """Raise a UserError if a file names a device or pipe, or if a found file names a file that others can write."""
+    """Refuse a device or pipe that a file names, and a file named by a found file that others can write."""
     for param in spec.params.values():
         setting = settings.get(param.name)
         is_read = REFUSED.get(param.name, ("", ""))[1] != _WRITES
@@ -151,6 +158,7 @@ def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> 
 
 
 def _origins(spec: CommandSpec, defaults: Defaults) -> str:
+    """Return the note that names the options of each file; empty without any."""
     by_source: dict[str, list[str]] = {}
     keys = {param.name: key for key, param in spec.params.items()}
     for name, setting in defaults.items():
@@ -161,14 +169,18 @@ def _origins(spec: CommandSpec, defaults: Defaults) -> str:
 
 
 class CommandSpec(NamedTuple):
+    """The options of a command, by the keys of files."""
+
     table: str
+    """Name of the command's table."""
     params: Mapping[str, Param]
+    """Key, such as `dry-run` → parameter."""
     table_params: Mapping[str, Param]
-    """Options of all commands that share the table, such as the subcommands of `export`."""
+    """The same of all commands that share the table, such as the subcommands of `export`."""
 
     @classmethod
     def of(cls, command: TyperCommand, ctx: Any) -> CommandSpec | None:
-        """None for a command outside the tree of commands."""
+        """Return the options of the command that is called; None for a command that belongs to no other."""
         names = []
         while ctx.parent is not None:
             names.append(ctx.info_name)
@@ -180,29 +192,34 @@ class CommandSpec(NamedTuple):
 
     @classmethod
     def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
+        """Return the options of a command. `siblings`: commands that share its table."""
         return cls.in_table(name, command, siblings)
 
     @classmethod
     def in_table(cls, table: str, command: TyperCommand, siblings: Iterable[TyperCommand]) -> CommandSpec:
+        """Return the options of a command that reads this table."""
         table_params = {key: param for other in (command, *siblings) for key, param in _keys(other.params).items()}
         return cls(table, _keys(command.params), table_params)
 
     @property
     def names(self) -> set[str]:
+        """Names of the parameters."""
         return _names(self.params)
 
     @property
     def shared(self) -> set[str]:
-        """Parameters of the shared groups that the command takes completely."""
+        """Names of the parameters in the shared groups that the command has completely."""
         groups = map(_names, shared_options())
         return set().union(*(group for group in groups if group <= self.names))
 
 
 def _names(params: Mapping[str, Param]) -> set[str]:
+    """Return the names of the parameters."""
     return {param.name for param in params.values()}
 
 
 def _keys(params: Iterable[Param]) -> dict[str, Param]:
+    """Return the options by their keys: the first long name without dashes."""
     keys = {}
     for param in params:
         if param.param_type_name == "option":
@@ -212,6 +229,7 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
 
 
 def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
+    """Yield name and options of these commands; of a group, each subcommand as `export slurm`."""
     for name in names:
         command = load_command(name)
         below: Mapping[str, Any] = getattr(command, "commands", {})
@@ -223,12 +241,13 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
+    """Return the shared groups of options: key → parameter. The group of the output is the last."""
     keys = _keys(load_command("sync").params)  # sync has all of them
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
 
 
 def host_params() -> dict[str, Param]:
-    """Options of hosts, and of the home on them."""
+    """Return the options of hosts, and of the home on them: key → parameter."""
     *of_hosts, _ = shared_options()
     return {key: param for group in of_hosts for key, param in group.items()}
 
@@ -236,9 +255,14 @@ def host_params() -> dict[str, Param]:
 def effective(
     spec: CommandSpec, given: Iterable[str], cluster: str | None, files: Sequence[ConfigFile]
 ) -> dict[str, ConfiguredValue]:
+    """Return the values that files and variables set: parameter → value. Values of the command line are not in it.
+
+    `given`: parameters of the command line; they and their alternatives are left out. `cluster`: of the command line,
+    or None.
+    """
     names = spec.names
     uses_hosts = CLUSTER in names  # `lab up --hosts N` is another option
-    of_files, clusters = read_settings(spec, files)
+    file_layers, clusters = read_settings(spec, files)
     layers: list[Mapping[str, ConfiguredValue]] = [
         {name: ConfiguredValue(os.environ[variable], f"${variable}")}
         for variable, name in _VARIABLES
@@ -251,23 +275,28 @@ def effective(
             layers.insert(0, {name: setting._replace(is_chosen=True) for name, setting in chosen.items()})
         else:
             layers.insert(0, {**chosen, CLUSTER: ConfiguredValue(named, f"${CLUSTER_VARIABLE}")})
-    return _first_of([*layers, *of_files], set(given), [group for group in ALTERNATIVES if group <= names])
+    return _first_of([*layers, *file_layers], set(given), [group for group in ALTERNATIVES if group <= names])
 
 
 def _first_of(
     layers: Iterable[Mapping[str, ConfiguredValue]], given: set[str], alternatives: Sequence[set[str]]
 ) -> dict[str, ConfiguredValue]:
+    """Return the first value of each parameter.
+
+    A value also excludes the alternatives of its option in later layers.
+    """
     result: dict[str, ConfiguredValue] = {}
-    taken = given
+    already_set = given
     for layer in layers:
-        set_aside = taken.union(*(group for group in alternatives if group & taken))
-        new = {name: setting for name, setting in layer.items() if name not in set_aside}
-        result |= new
-        taken = taken | new.keys()
+        set_aside = already_set.union(*(group for group in alternatives if group & already_set))
+        settings = {name: setting for name, setting in layer.items() if name not in set_aside}
+        result |= settings
+        already_set = already_set | settings.keys()
     return result
 
 
 def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -> Mapping[str, ConfiguredValue]:
+    """Return the options of a cluster. Raises a UserError if no file has it."""
     if name in clusters:
         return clusters[name]
     known = ", ".join(clusters)
@@ -278,24 +307,33 @@ def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -
 def read_settings(
     spec: CommandSpec, files: Sequence[ConfigFile]
 ) -> tuple[list[dict[str, ConfiguredValue]], dict[str, dict[str, ConfiguredValue]]]:
-    """Settings of each file, where the command's table wins over the top; and the clusters of all files."""
-    of_files: list[dict[str, ConfiguredValue]] = []
+    """Return the settings of each file (its table of the command, then its top), and the clusters of all files.
+
+    Raises all mistakes at once, as a FileError.
+    """
+    layers: list[dict[str, ConfiguredValue]] = []
     clusters: dict[str, dict[str, ConfiguredValue]] = {}
     errors: list[FileError] = []
     for file in files:
         reader = _FileReader(file, errors)
-        of_files += [reader.of_table(spec), reader.of_top(spec)]
+        layers += [reader.of_table(spec), reader.of_top(spec)]
         clusters = {**reader.clusters(), **clusters}
     raise_all(errors)
-    return of_files, clusters
+    return layers, clusters
 
 
 class _FileReader:
+    """Reads the settings of one file, and collects its mistakes in `errors`."""
+
     def __init__(self, file: ConfigFile, errors: list[FileError]) -> None:
         self._file = file
         self._errors = errors
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
+        """Return the settings at the top of the file that the command has.
+
+        Mistakes in other keys and tables are collected too.
+        """
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
         for key, value in self._file.tables.items():
@@ -316,6 +354,7 @@ class _FileReader:
         return {name: setting for name, setting in settings.items() if name in shared}
 
     def _check_trusted(self, entries: object) -> None:
+        """Refuse a list of trusted directories in a project's file, and entries that are no absolute paths."""
         own = tilde_path(user_file())
         if self._file.origin != "user":
             problem = f"{TRUSTED} counts only in your own {own}, because no project may add itself"
@@ -325,6 +364,7 @@ class _FileReader:
             self._add("", TRUSTED, f"{TRUSTED} needs an array of absolute paths", f"such as {example}")
 
     def of_table(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
+        """Return the settings of the command's table."""
         values = self._file.tables.get(spec.table)
         if not isinstance(values, dict):
             return {}
@@ -333,6 +373,7 @@ class _FileReader:
         return {name: setting for name, setting in settings.items() if name in spec.names}
 
     def clusters(self) -> dict[str, dict[str, ConfiguredValue]]:
+        """Return the settings of each cluster: name → parameter → value."""
         tables = self._file.tables.get(CLUSTER)
         result = {}
         for name, values in tables.items() if isinstance(tables, dict) else ():
@@ -378,15 +419,16 @@ class _FileReader:
             raise UserError(f"{key} {reason}, and this file was found, not named", fix=_refusal_fix(param, table))
 
     def _add(self, table: str, key: str, problem: str, fix: str) -> None:
+        """Add a mistake that points at the key."""
         self._errors.append(self._file.error(table, key, problem, fix=fix))
 
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
-    """The error for an unknown key; its fix names the tables of commands that have the option."""
+    """Return the error for an unknown key. Its fix names the tables of the commands that have the option."""
     names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))
-    having = list(dict.fromkeys(f"[{name}]" for name in names))
-    fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"
-    if not having:
+    tables = list(dict.fromkeys(f"[{name}]" for name in names))
+    fix = f"{key} belongs under {' or '.join(tables)}: move it below such a line"
+    if not tables:
         known = known if table else [*known, *commands()]
         command = _command_of(table)
         listed = f"the names of the options without dashes: ipexctl {command} --help"
@@ -395,6 +437,7 @@ def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
 
 
 def _command_of(table: str) -> str:
+    """Return the command whose help lists the options of the table."""
     return table if table and not table.startswith(CLUSTER) else "run"
 
 
@@ -418,13 +461,14 @@ def _check_type(param: Param, value: Any) -> None:
 
 
 def refusal(param: Param, value: object) -> str:
-    """Why a project's file cannot set this value, or empty."""
+    """Return why a project's file cannot set this value; empty if it can."""
     pattern, reason = REFUSED.get(param.name, ("", ""))
     values = value if isinstance(value, list) else [value]
     return reason if reason and any(re.fullmatch(pattern, str(item), re.DOTALL) for item in values) else ""
 
 
 def _refusal_fix(param: Param, table: str) -> str:
+    """Return what the user can do instead."""
     option = next((option for option in param.opts if option.startswith("--")), param.opts[0])
     where = f"[{table}] of " if table else ""
     return (
@@ -434,11 +478,12 @@ def _refusal_fix(param: Param, table: str) -> str:
 
 
 def _is_local_path(param: Param, value: object) -> bool:
-    """False for --home, which is on the nodes, and for `--ssh-config none`."""
+    """True for a path on the control machine: not --home, which is on the nodes, nor `--ssh-config none`."""
     return param.option_type.kind is Path and param.name != "home" and value != "none"
 
 
 def _resolved(param: Param, value: Any, base: Path) -> object:
+    """Return a path relative to the file as an absolute one; other values as they are."""
     if not _is_local_path(param, value):
         return value
     if isinstance(value, list):

@@ -1,4 +1,8 @@
-"""`ipexctl doctor`: facts and findings of every host, and a recommendation."""
+"""`ipexctl doctor`: show facts and findings of every host, and a recommendation.
+
+Hosts that answer late must not hide the others: after a while, the findings so far are printed, and all of them at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,7 @@ def doctor_command(
         from ipexctl.api.host_checks import doctor  # while the hosts connect
 
         def show_early(early: DoctorReport) -> None:
+            """Print the findings of the hosts that have answered so far."""
             late = [host.name for host in opened.hosts if host.name not in _names(early.hosts)]
             print_message(f"{fold(late)}: no answer yet; the others:")
             show_doctor(early, quiet=output.quiet, verbose=output.verbose > 0, options=opened.options)
@@ -64,11 +69,13 @@ def doctor_command(
 _UNREACHABLE = "unreachable"
 _STATUSES = ("ok", "warn", "fail", _UNREACHABLE)
 _CALM = ("info", "ok")
+"""Levels that are folded into one line without -v."""
 _INDENT = " " * 6
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
 
 def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, options: CallOptions = NO_OPTIONS) -> None:
+    """Print the report: a row or, with -v, a drawing of each machine, then the findings and the plan."""
     has_color = wants_color(sys.stdout)
     if verbose and not quiet:
         print_lines(drawn_hosts(report, has_color=has_color))
@@ -87,26 +94,28 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, options: Ca
 def finding_sections(
     report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool, options: CallOptions = NO_OPTIONS
 ) -> list[list[str]]:
+    """Return the lines of each section: hosts without facts, then the findings from the worst level to the mildest."""
     findings = merge_findings(
         [*(finding for host in report.hosts for finding in host.findings), *report.cluster.findings]
     )
     sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
     for level in reversed(LEVELS):
-        found = [finding for finding in findings if finding.level == level]
-        if not found or (quiet and level in _CALM):
+        of_level = [finding for finding in findings if finding.level == level]
+        if not of_level or (quiet and level in _CALM):
             continue
         if level in _CALM and not verbose:
             # --smoke asks for them, and the folded line leads to a call without it.
-            measured = [finding for finding in found if finding.id.startswith("smoke.")]
+            measured = [finding for finding in of_level if finding.id.startswith("smoke.")]
             sections += [_finding_lines(finding, has_color) for finding in measured]
-            if rest := [finding for finding in found if finding not in measured]:
+            if rest := [finding for finding in of_level if finding not in measured]:
                 sections.append(_folded(level, rest, has_color, options))
         else:
-            sections.append([line for finding in found for line in _finding_lines(finding, has_color)])
+            sections.append([line for finding in of_level for line in _finding_lines(finding, has_color)])
     return sections
 
 
 def as_json(report: DoctorReport) -> dict[str, Any]:
+    """Return the document."""
     return {
         "schema": "ipexctl.doctor/1",
         "hosts": [
@@ -127,7 +136,7 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
 
 
 def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
-    """One row for hosts that differ only in load and used memory, shown as a range."""
+    """Return one row for hosts that differ only in load and used memory, which are shown as a range."""
     groups = group_by(hosts, _lasting_cells)
     return [
         (folded_hosts(_names(group)), *cells, _memory(group), _load(group))
@@ -136,7 +145,7 @@ def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
 
 
 def drawn_hosts(report: DoctorReport, *, has_color: bool) -> Iterator[str]:
-    """The table's cells of each machine, and its drawing with the ranks that are recommended."""
+    """Yield the cells of each machine, and its drawing with the recommended ranks."""
     groups = group_by(report.hosts, lambda host: (_lasting_cells(host), host.facts and host.facts.cpu))
     for at, group in enumerate(groups.values()):
         state, model, cores, _, tier, _ = _lasting_cells(group[0])
@@ -157,6 +166,7 @@ def drawn_hosts(report: DoctorReport, *, has_color: bool) -> Iterator[str]:
 
 
 def _drawn_ranks(cpu: Cpu, advice: Recommendation | None) -> list[DrawnRank]:
+    """Return the recommended ranks on this processor; empty without a recommendation."""
     if advice is None or not advice.ppn:
         return []
     binding = bind(cores_of(cpu), advice.ppn, advice.ccl_worker_count or 0, "auto")
@@ -165,7 +175,7 @@ def _drawn_ranks(cpu: Cpu, advice: Recommendation | None) -> list[DrawnRank]:
 
 
 def _lasting_cells(host: HostReport) -> tuple[str, ...]:
-    """Cells for state, processor, cores, NUMA nodes, tier and the memory that this account may use."""
+    """Return state, processor, cores, NUMA nodes, tier and the memory that this account may use."""
     facts = host.facts
     if facts is None:
         return (host.status, *[""] * 5)
@@ -185,7 +195,7 @@ def _lasting_cells(host: HostReport) -> tuple[str, ...]:
 
 
 def _memory(hosts: Sequence[HostReport]) -> str:
-    """`12/64 GiB`: used memory, and what this account may use; `3-12/64 GiB` for several hosts."""
+    """Format used memory, and what this account may use: `12/64 GiB`, or `3-12/64 GiB` for several hosts."""
     memories = [host.facts.memory for host in hosts if host.facts]
     if not memories or memories[0].usable is None:
         return ""
@@ -194,20 +204,23 @@ def _memory(hosts: Sequence[HostReport]) -> str:
 
 
 def _load(hosts: Sequence[HostReport]) -> str:
+    """Format the load of one minute; a range for several hosts."""
     loads = [host.facts.activity.load[0] for host in hosts if host.facts and host.facts.activity.load]
     return _range([f"{load:.1f}" for load in sorted(loads)])
 
 
 def _range(ascending: Sequence[str]) -> str:
+    """Format the first and the last text; one if they are equal, empty without any."""
     return "-".join(dict.fromkeys((ascending[0], ascending[-1]))) if ascending else ""
 
 
 def _gib(size: int) -> str:
+    """Format bytes as GiB, without the unit."""
     return f"{size / 2**30:.{0 if size >= 10 << 30 else 1}f}"
 
 
 def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, str, str, str]]:
-    """Hosts without facts, grouped by reason: level, title, message, fix."""
+    """Return hosts without facts, grouped by reason: level, title, message and fix."""
     merged = merge_failures(hosts)
     groups = group_by(
         (host for host in hosts if host.reason),
@@ -229,6 +242,7 @@ def _names(hosts: Sequence[HostReport]) -> list[str]:
 
 
 def _finding_lines(finding: Finding, has_color: bool) -> list[str]:
+    """Return the lines of a finding."""
     title = _title(finding.id, finding.hosts)
     return _paragraph(finding.level, title, finding.message, finding.pasteable_fix, has_color)
 
@@ -238,6 +252,7 @@ def _title(id_: str, hosts: Sequence[str]) -> str:
 
 
 def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
+    """Return the lines of a level, a title, a message and a fix."""
     first, *more = wrap_names(title, _width() - len(_INDENT), "", " " * 2)
     return [
         f"{_painted(level, has_color)}  {first}",
@@ -248,6 +263,7 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
 
 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
+    """Return the line that names findings without showing them, and the command that shows them."""
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
     command = options.complete(ipexctl_command("doctor")).with_words("-v")
     text = wrap_fix(
@@ -257,11 +273,12 @@ def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: C
 
 
 def _painted(level: str, has_color: bool) -> str:
+    """Return the level in its color, padded to the indent."""
     return paint(level, _COLORS[level], on=has_color) + " " * (len(_INDENT) - 2 - len(level))
 
 
 def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
-    """What `run` would do, or first what it lacks: an environment on these hosts."""
+    """Return what `run` would do; first what it lacks, if a host has no environment."""
     advice = report.recommendation
     if advice is None:
         return []
@@ -274,6 +291,7 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
 
 
 def _settings(advice: Recommendation) -> list[str]:
+    """Return a line for each recommended value, with its reason."""
     rows = [
         ("stack", " or ".join(advice.candidates), "stack"),
         ("ranks per host", advice.ppn, "ppn"),
@@ -292,10 +310,12 @@ def _settings(advice: Recommendation) -> list[str]:
 
 
 def _width() -> int:
+    """Return the width of the output, at most 100."""
     return min(100, output_width(100))
 
 
 def _summary(report: DoctorReport) -> str:
+    """Return the last line: how many hosts have which status, and the duration."""
     counts = ", ".join(f"{count} {status}" for status, count in summary_json(report.hosts, _STATUSES).items() if count)
     network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
     return f"{format_count(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"

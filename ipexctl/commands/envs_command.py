@@ -1,4 +1,4 @@
-"""`ipexctl envs`: lists, removes or verifies the environments on every host."""
+"""`ipexctl envs`: list, remove or verify the environments on every host."""
 
 from __future__ import annotations
 
@@ -73,9 +73,11 @@ _LAYOUTS: Final = (
     ("name", "environment", "torch", "size"),
     ("environment", "torch", "size"),
 )
+"""Columns, from wide to narrow terminals."""
 
 
 def as_json(report: EnvsReport) -> dict[str, Any]:
+    """Return the document."""
     hosts = [
         host_json(
             result,
@@ -99,6 +101,7 @@ def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
 
 
 def show(report: EnvsReport, *, quiet: bool = False, options: CallOptions = NO_OPTIONS) -> None:
+    """Print the environments, or what was done with them."""
     is_list = report.verb == "list"
     if is_list:
         _show_list(report, quiet=quiet, options=options)
@@ -106,6 +109,7 @@ def show(report: EnvsReport, *, quiet: bool = False, options: CallOptions = NO_O
 
 
 def _describe(result: EnvsResult) -> str:
+    """Describe what was done on a host."""
     removed = f"removed {', '.join(result.removed)}" if result.removed else ""
     changes = verified_text(result.verify) or removed
     kept = f"kept without --force: {name_owners(result.foreign)}" if result.foreign else ""
@@ -113,10 +117,14 @@ def _describe(result: EnvsResult) -> str:
 
 
 def _show_list(report: EnvsReport, *, quiet: bool, options: CallOptions) -> None:
+    """Print one row for equal environments, and what `--prune` would remove."""
     entries = [(env, done.host.name) for done in report.hosts for env in (done.listing.envs if done.listing else ())]
     if entries:
         equal = group_by(entries, lambda entry: tuple(_row(entry[0]).items()))
-        rows = [{**dict(row), "hosts": folded_hosts([name for _, name in found])} for row, found in equal.items()]
+        rows = [
+            {**dict(row), "hosts": folded_hosts([name for _, name in entries_of_row])}
+            for row, entries_of_row in equal.items()
+        ]
         layout = fitting_layout(_LAYOUTS, rows)
         below = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=below)
@@ -129,7 +137,7 @@ def _show_list(report: EnvsReport, *, quiet: bool, options: CallOptions) -> None
 
 
 def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
-    """What `--prune` would remove on a host, and the bytes that frees."""
+    """Return what `--prune` would remove on a host, and the bytes that it frees; None if they are not measured."""
     parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
     parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
     if listing.unnamed:
@@ -140,12 +148,14 @@ def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
 
 
 def _prune_hint(freed: int | None, hosts: int, options: CallOptions) -> str:
+    """Return the command that removes leftovers, with its effect. `freed`: bytes on each host, or None."""
     effect = "removes them" if freed is None else f"frees up to {readable(freed)}{' on each' if hosts > 1 else ''}"
     hint = Fix(f"{effect} while no run or install is alive (`ipexctl ps`): `ipexctl envs --prune`")
     return options.apply(hint)
 
 
 def _row(env: EnvEntry) -> dict[str, str]:
+    """Return the cells of an environment by column."""
     torch = env.packages.get("torch", "?") if env.complete else "incomplete"
     return {
         "name": ", ".join(env.names) or "-",
@@ -158,6 +168,7 @@ def _row(env: EnvEntry) -> dict[str, str]:
 
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
+    """Return what the layout has no column for."""
     parts = [] if "name" in layout else [f"name {row['name']}"]
     parts += [] if "python" in layout else [f"Python {row['python']}, ranks over {row['ranks over']}"]
     parts += [] if "hosts" in layout else [f"on {row['hosts']}"]

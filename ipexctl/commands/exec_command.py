@@ -1,4 +1,4 @@
-"""`ipexctl exec`: runs one command on every host."""
+"""`ipexctl exec`: run one command on every host."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def exec_command(
         shown = CollectedOutput() if is_collected else LiveOutput(opened.pool.cancel)
 
         def on_done(done: ExecResult) -> None:
+            """Finish the output of a host, and note its failure."""
             shown.finish(done.host)
             problems.add(done)
 
@@ -64,7 +65,10 @@ def exec_command(
 
 
 def _stdin_opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:
-    """Open the file at its start, once per host; a pipe is copied to a temporary file first."""
+    """Return a function that opens the file at its start, once per host; None without a file.
+
+    A pipe is copied to a temporary file first, because every host reads all of it.
+    """
     if stdin is None:
         return None
     try:

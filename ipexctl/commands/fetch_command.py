@@ -1,4 +1,4 @@
-"""`ipexctl fetch`: fetches checkpoints, logs and other files of a run or a host to the control machine."""
+"""`ipexctl fetch`: fetch checkpoints, logs and other files of a run or a host to the control machine."""
 
 from __future__ import annotations
 
@@ -54,13 +54,15 @@ from ipexctl.ui.text_table import print_lines
 
 @dataclass(frozen=True)
 class FetchCall:
-    """Each method fetches in one way, shows the results and returns the exit code. The word before the colon is a known
-    run, unless the call names hosts and one of them has this name.
+    """One call of `fetch`. Each public method fetches in one way, shows the results and returns the exit code.
+
+    The word before the colon is a known run, unless the call names hosts and one of them has this name.
     """
 
     source: FetchSource
     dest: str
     rank: int | None
+    """Rank whose host is asked; None for node0 or `host`."""
     host: str | None
     force: bool
     targets: Targets
@@ -68,6 +70,7 @@ class FetchCall:
     output: Output
 
     def from_one(self) -> int:
+        """Fetch from one host. With a path, also look whether other hosts of the run have it."""
         output, others = self.output, list[FetchRequest]()
         request, record = self._resolve(check_home(self.home))
         options = connect_options(self.targets, output)
@@ -75,11 +78,13 @@ class FetchCall:
             options = self._options(record)
             if request.request["path"] is not None and request.other_hosts:
                 path = request.request["path"]
-                orders = orders_of_all_hosts(record, path, request.dest, results=False, force=self.force)
-                others = [order for order in orders if order.host.name in request.other_hosts]
+                requests = orders_of_all_hosts(record, path, request.dest, results=False, force=self.force)
+                others = [
+                    request_to_host for request_to_host in requests if request_to_host.host.name in request.other_hosts
+                ]
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
-            result, found = fetch_files(
+            result, path_on_hosts = fetch_files(
                 request,
                 options,
                 cancel,
@@ -89,23 +94,24 @@ class FetchCall:
                 watching=self._progress,
             )
         if output.json:
-            show_json(result, request.other_hosts, found.having)
+            show_json(result, request.other_hosts, path_on_hosts.having)
         else:
             show(result, quiet=output.quiet)
             if others:
-                show_hosts_with_path(request, result, found, quiet=output.quiet)
+                show_hosts_with_path(request, result, path_on_hosts, quiet=output.quiet)
             elif request.other_hosts and not output.quiet:
                 show_other_hosts(request)
         return result.exit_code if interrupt.code is None else interrupt.code
 
     def from_all(self, *, results: bool) -> int:
+        """Fetch from every host of the run. `results`: what ranks wrote to IPEXCTL_RUN_DIR."""
         output = self.output
         record = self._found()
-        orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results, force=self.force)
+        requests = orders_of_all_hosts(record, self.source.path, self.dest, results=results, force=self.force)
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
-            found = fetch_from_all(
-                orders,
+            fetched = fetch_from_all(
+                requests,
                 self._options(record),
                 cancel,
                 timeout=self.targets.timeout,
@@ -113,22 +119,28 @@ class FetchCall:
                 on_result=ignore_event if output.json else partial(show, quiet=output.quiet),
             )
         if output.json:
-            show_all_json(found)
-        if results and interrupt.code is None and not output.quiet and has_found_nothing(found):
+            show_all_json(fetched)
+        if results and interrupt.code is None and not output.quiet and has_found_nothing(fetched):
             show_no_results(record.id, self.dest)
-        return interrupt.code or exit_code([result.status for result in found])
+        return interrupt.code or exit_code([result.status for result in fetched])
 
     def _found(self) -> RunRecord:
+        """Return the run of the call."""
         return find_run(self.source.word, RunHosts.of(self.targets, self.home), self.output)
 
     @contextmanager
     def _progress(self) -> Iterator[Watch]:
+        """Show progress; yields the function that takes its events."""
         output = self.output
         quiet = output.quiet or output.json
         with ProgressView(quiet=quiet, verbose=output.verbose > 0) as view:
             yield view.watch
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
+        """Return the request, and the record of the run; None for a host.
+
+        Raises a UserError if the word means neither.
+        """
         source, targets = self.source, self.targets
         of_run = self.rank is not None or self.host is not None or source.path is None or source.word in LAST
         of_run = of_run or (not targets.names_hosts and RunRegistry().has(source.word))
@@ -149,16 +161,21 @@ class FetchCall:
         return request, record
 
     def _options(self, record: RunRecord) -> ConnectOptions:
+        """Return how to connect to the hosts of the run."""
         return options_of(record, on_step=step_printer(self.output), on_warning=print_message)
 
 
 _MOST_NAMED: Final = 10
+"""Failed files that are named."""
 _OF_ONE: Final = ("schema", "other_hosts", "also_on")
+"""Fields that only the document of one host has."""
 _OLDER_NAMED: Final = 3
+"""Files of other runs that are named."""
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
 
 
 def as_json(result: FetchResult, other_hosts: Sequence[str] = (), also_on: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document for one host."""
     return {
         "schema": "ipexctl.fetch/1",
         **encode(result, without=("host", "size", "received", "kept")),
@@ -172,17 +189,20 @@ def as_json(result: FetchResult, other_hosts: Sequence[str] = (), also_on: Seque
 
 
 def show_json(result: FetchResult, other_hosts: Sequence[str], also_on: Sequence[str]) -> None:
+    """Print the document for one host."""
     show_failures([result] if result.reason else ())
     print_json(as_json(result, other_hosts, also_on))
 
 
 def show_all_json(results: Sequence[FetchResult]) -> None:
+    """Print the document for several hosts."""
     show_failures([result for result in results if result.reason])
     hosts = [{name: value for name, value in as_json(result).items() if name not in _OF_ONE} for result in results]
     print_json({"schema": "ipexctl.fetch/1", "hosts": hosts})
 
 
 def show_other_hosts(request: FetchRequest) -> None:
+    """Say that only one host was asked, and how to ask all."""
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
     host, others = request.host.name, fold(request.other_hosts)
@@ -198,19 +218,23 @@ def show_other_hosts(request: FetchRequest) -> None:
 
 
 def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
-    """Also with `quiet` if the asked host lacks it, because the call failed."""
+    """Say which other hosts have the path, or that it came from another host.
+
+    If the host that was asked lacks the path, `quiet` hides nothing but the note on silent hosts, because the call has
+    failed.
+    """
     path, host = request.requested.path or "", request.host.name
     source = f"{request.requested.run}:{path}"
     fields = {"source": source, "force": _force_of(request)}
     every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts {*force}`", dest=_directory(request.dest), **fields)
-    is_there = not result.reason
+    was_fetched = not result.reason
     others, have = fold(found.having), "have" if len(found.having) > 1 else "has"
-    if is_there and result.host != request.host and not quiet:
+    if was_fetched and result.host != request.host and not quiet:
         print_message(f"note: {host} does not have it as the run left it; this is {path} of {result.host.name}")
-    elif found.having and is_there and not quiet:
+    elif found.having and was_fetched and not quiet:
         text = f"note: this is {path} of {host}; {others} {have} one, too"
         print_with_fix(text, every_host)
-    elif found.having and not is_there:
+    elif found.having and not was_fetched:
         one = Fix(
             "`ipexctl fetch {source} {dest} --from {host} {*force}`", dest=request.dest, host=found.having[0], **fields
         )
@@ -220,18 +244,22 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
 
 
 def _force_of(request: FetchRequest) -> tuple[str, ...]:
-    """What a printed line repeats of a call that took files of any run."""
+    """Return `--force` for a printed command if this call had it; else nothing."""
     run = request.request["run"]
     return ("--force",) if run is not None and run.get("force") else ()
 
 
 def _directory(dest: str) -> str:
-    """Directory for the files of several hosts: `dest`, or `dest.hosts` if that is a file, such as one just fetched."""
+    """Return the directory for files of several hosts: `dest`, or `dest.hosts` if `dest` is a file, such as one just
+    fetched.
+    """
     return f"{dest}.hosts" if Path(dest).is_file() else dest
 
 
 def show_no_results(run: str, dest: str) -> None:
-    """No host has results of the run; prints the command that fetches the other files it wrote."""
+    """Say that the ranks wrote nothing to IPEXCTL_RUN_DIR, and print the command that fetches the other files of the
+    run.
+    """
     print_with_fix(
         f"note: {run} wrote nothing to IPEXCTL_RUN_DIR",
         Fix("`ipexctl fetch {run} {dest}`", run=run, dest=dest),
@@ -239,6 +267,7 @@ def show_no_results(run: str, dest: str) -> None:
 
 
 def show(result: FetchResult, *, quiet: bool = False) -> None:
+    """Print what was fetched, and what failed or was left out."""
     if result.reason:
         show_failures([result])
         return
@@ -254,12 +283,14 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
 
 
 def _note_of_older(older: Sequence[str]) -> str:
+    """Return the note on files that are older than the run."""
     count, them = ("1 file is", "it") if len(older) == 1 else (f"{len(older)} files are", "them")
     names = ", ".join(older[:_OLDER_NAMED]) + (", …" if older[_OLDER_NAMED:] else "")
     return f"note: {count} older than this run: another run or the project wrote {them} ({names})"
 
 
 def summary(result: FetchResult) -> str:
+    """Describe what was fetched, as in `out: 3 files, 1.2 GB, in 4.0 s, 300 MB/s; 2 present already`."""
     if not result.brought and not result.failed:
         unchanged = f"{format_count(result.unchanged, 'file')} present already" if result.unchanged else "no files"
         return f"{result.dest}: nothing to fetch, {unchanged}"

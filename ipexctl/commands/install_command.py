@@ -1,4 +1,4 @@
-"""`ipexctl install`: installs and verifies one matching stack on every node."""
+"""`ipexctl install`: install and verify one matching stack on every node."""
 
 from __future__ import annotations
 
@@ -114,6 +114,7 @@ def install_command(
 
 
 def as_json(report: InstallReport) -> dict[str, Any]:
+    """Return the document."""
     lock = report.lock
     bytes_moved = {"wheels": lock.size if lock else 0, "downloaded": report.downloaded, "uplink": report.uplink}
     return report_json(
@@ -128,6 +129,10 @@ def as_json(report: InstallReport) -> dict[str, Any]:
 
 
 def show(report: InstallReport, *, quiet: bool = False, ends_call: bool = True) -> None:
+    """Print the stack, changes, results and notes.
+
+    `ends_call`: False if the command goes on after the install, as `run` does.
+    """
     results = report.hosts
     if report.refusal is not None:
         print_refusal(report.refusal.reason, report.refusal.fix)
@@ -143,16 +148,19 @@ def show(report: InstallReport, *, quiet: bool = False, ends_call: bool = True) 
 
 
 def _show_changes(report: InstallReport) -> None:
+    """Print the packages that change."""
     if report.changes and report.refusal is None:
         verb = "would change" if report.dry_run else "changed"
         print_sentence(f"{verb}: {', '.join(map(str, report.changes))}")
 
 
 def _describe(result: InstallResult) -> str:
+    """Describe the result of a host."""
     return "; ".join(filter(None, (result.reason, verified_text(result.verify))))
 
 
 def _show_stack(report: InstallReport) -> None:
+    """Print the stack and why it was chosen; with --dry-run also its wheels, the largest first."""
     stack = report.stack
     if stack is None:
         return
@@ -169,6 +177,7 @@ def _show_stack(report: InstallReport) -> None:
 
 
 def verified_text(verify: Mapping[str, Any]) -> str:
+    """Describe what the verification has shown, as in `verified, oneDNN can use AMX`; empty if it did not pass."""
     if not verify.get("ok"):
         return ""
     features = [f"verified: torch's own kernels use {verify['capability']}" if verify.get("capability") else "verified"]
@@ -182,6 +191,7 @@ def verified_text(verify: Mapping[str, Any]) -> str:
 
 
 def _print_next_step(report: InstallReport, *, ends_call: bool) -> None:
+    """Print what to type next."""
     statuses = {result.status for result in report.hosts}
     if report.dry_run:
         print_message("nothing was installed (--dry-run)")

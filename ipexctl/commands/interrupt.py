@@ -1,4 +1,8 @@
-"""Signal handling while hosts work: the first signal cancels all steps, the second exits at once."""
+"""Handle signals while hosts work: the first signal cancels all steps, the second exits at once.
+
+A signal must end the call even if a thread hangs or stdout is a full pipe, so a thread of its own exits the process
+after a while.
+"""
 
 from __future__ import annotations
 
@@ -26,40 +30,45 @@ from ipexctl.ui.message_output import STOPPING, write_to_terminal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[..., None]
 LAST_SECONDS: Final = 2.0
-"""For a call to end after a signal: of processor time, where the machine is busy."""
+"""Seconds for a call to end after a signal; seconds of processor time where the machine is busy."""
 LONGEST_CLEANUP: Final = 10.0
-"""For hosts to end and remove what the call began, before these seconds."""
+"""Seconds that hosts may take to end and remove what the call began, before `LAST_SECONDS` count."""
 _TICK: Final = 0.05
+"""Seconds between looks."""
 SAME_SIGNAL: Final = {signal.SIGTERM: 1.0, signal.SIGINT: 0.05, signal.SIGHUP: 1.0}
 """Seconds within which a repeated signal counts once: `timeout` signals the program and its group, and a service
 manager every process of a unit. Pressing Ctrl-C twice on purpose takes longer than 0.05 s."""
 
 
 class Interrupt:
-    """`code`: exit code for the signal that arrived, or None."""
+    """Which signal arrived, for the exit code of the call."""
 
     code: int | None = None
+    """Exit code for the signal that arrived; None if none did."""
     is_over = False
     """True once something else decides how the call ends."""
 
     def check(self) -> None:
-        """Raise Interrupted after a signal, because the call's report is incomplete."""
+        """Raise Interrupted after a signal, because the report of the call is incomplete."""
         if self.code is not None:
             raise Interrupted(self.code)
 
     def or_exit(self, code: int) -> typer.Exit:
+        """Return an exit with this code or, after a signal, with the code of the signal. The caller raises it."""
         return typer.Exit(code if self.code is None else self.code)
 
 
 @contextmanager
 def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrupt]:
-    """Throw `cancel` on the first signal; end the process with the second. `only_waits`: nothing runs on the hosts for
-    this call. A cancelled step without host results raises Interrupted with the signal's exit code; a CallError gets
-    that code.
+    """Throw `cancel` on the first signal; end the process with the second.
+
+    `only_waits`: True if nothing runs on the hosts for this call, so there is nothing to say. A cancelled step without
+    results of hosts raises Interrupted with the exit code of the signal; a CallError gets that code.
     """
     interrupt = Interrupt()
 
     def handle(number: int, leave: Leave) -> None:
+        """React to a signal."""
         if interrupt.code is None:
             interrupt.code = 128 + number
             cancel.throw()
@@ -85,7 +94,7 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
 
 
 def leave_late(interrupt: Interrupt, terminal: list[Any] | None = None, last_words: Sequence[str] = ()) -> None:
-    """End the process if a thread hangs: in a login, a name server, a full pipe."""
+    """End the process if a thread hangs: in a login, a name server, a full pipe. Runs in a thread of its own."""
     left, until = LAST_SECONDS, time.monotonic() + LONGEST_CLEANUP
     while left > 0:
         queued, computed = seconds_queued(), time.process_time()
@@ -103,20 +112,22 @@ def leave_late(interrupt: Interrupt, terminal: list[Any] | None = None, last_wor
 
 @contextmanager
 def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
-    """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(*lines)` to end the process with the signal.
+    """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(*lines)` to end the process by the signal.
 
-    What the caller ignores stays ignored: SIGHUP under nohup, SIGINT in a script's background (`ipexctl … &`). SIGTERM
-    always ends the call.
+    What the caller of ipexctl ignores stays ignored: SIGHUP under nohup, SIGINT in a script's background (`ipexctl …
+    &`). SIGTERM is always handled.
     """
     last = dict.fromkeys(_SIGNALS, -math.inf)
 
     def on_signal(number: int, _: FrameType | None) -> None:
+        """Pass the signal on, unless it repeats the last one."""
         of_signal = signal.Signals(number)
         before, last[of_signal] = last[of_signal], time.monotonic()
         if last[of_signal] - before < SAME_SIGNAL[of_signal]:
             return
 
         def leave(*lines: str) -> None:
+            """End the process by the signal, after these lines."""
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)
             end_own_groups()
@@ -139,14 +150,17 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
 
 
 def _terminal_state() -> list[Any] | None:
-    """A passphrase prompt in another thread turns echo off; an exit must turn it on again."""
+    """Return the settings of the terminal; None without one.
+
+    A prompt for a passphrase in another thread turns echo off, and an exit must turn it on again.
+    """
     with contextlib.suppress(termios.error, ValueError, OSError):
         return termios.tcgetattr(sys.stdin.fileno())
     return None
 
 
 def _restore(terminal: list[Any] | None) -> None:
-    """But not in the background, where the kernel would stop this process."""
+    """Restore the terminal; not in the background, where the kernel would stop this process."""
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
             if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():

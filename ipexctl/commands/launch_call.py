@@ -1,6 +1,7 @@
-"""Makes a `RunSpec` from the call of `run`. Contacts no host. The words after
-the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A typed option wins
-over the pasted line, and that over an accelerate config and files of defaults.
+"""Make a `RunSpec` from the call of `run`. No host is contacted.
+
+The words after the options are a script, `-m MODULE`, a command, or the line of another launcher (`launch/launchers/`).
+A typed option overrides the pasted line, and the line overrides an accelerate config and files of defaults.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ from ipexctl.text import expand_tilde
 from ipexctl.ui.message_output import print_refusal
 
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
+"""Shows that a line of a script's text is a call of ipexctl."""
 
 
 def _spec_of_call(ctx: typer.Context, call: RunCall) -> RunSpec:
+    """Return the spec with the options and words of the call, before any other file is read."""
     kind: CommandKind = "module" if call.module is not None else "command" if ctx.obj["dashes"] else "script"
     exports, secrets = read_exports(call.export or (), call.env_file or (), os.environ)
     asked = Asked(
@@ -70,7 +73,10 @@ def _spec_of_call(ctx: typer.Context, call: RunCall) -> RunSpec:
 
 
 def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_RANK) -> RunSpec:
-    """Raises a UserError for contradictions, before any host is contacted."""
+    """Return the spec of the run: its hosts, project, options and command. Prints the notes on them.
+
+    `ranks`: those that the user wants to see. Raises a UserError for contradictions, before any host is contacted.
+    """
     targets, home = call.targets, call.home
     if call.module is None and not call.words:
         raise UserError(
@@ -78,15 +84,17 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
         )
     spec = _spec_of_call(ctx, call)
     kind, argv = spec.asked.kind, spec.asked.argv
-    of_ranks = option_text(options_of_run(call.asked, targets))
+    run_text = option_text(options_of_run(call.asked, targets))
     options = CallOptions(
-        run=of_ranks, typed=tuple(sys.argv[1:]), call=_call_to_repeat(ctx), program=spec.asked.program
+        run=run_text, typed=tuple(sys.argv[1:]), call=_call_to_repeat(ctx), program=spec.asked.program
     )
-    found = None
+    accelerate = None
     if call.accelerate_config is not None:
-        is_found = targets.is_found("accelerate_config")
+        is_found_file = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
-        found = replace(read_accelerate_file(call.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
+        accelerate = replace(
+            read_accelerate_file(call.accelerate_config, is_typed=is_typed), hostfile_found=is_found_file
+        )
     pasted = None
     # One word may be longer than a path: Path.is_file would raise.
     is_file = kind == "script" and os.path.isfile(argv[0])  # noqa: PTH113
@@ -96,9 +104,9 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
         given = {name for name in ctx.params if is_on_command_line(ctx, name)}
         given |= {"hosts"} if targets.names_hosts else set()
         with _completing_fixes(replace(options, hosts=host_options(targets, home))):
-            pasted = unwrap(spec, given, found, os.environ)
+            pasted = unwrap(spec, given, accelerate, os.environ)
     if pasted is not None:
-        spec, found = pasted.spec, pasted.config
+        spec, accelerate = pasted.spec, pasted.config
         if pasted.hosts:
             targets = targets.without_defaults("hosts", "hostfile")
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
@@ -107,18 +115,18 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
     resumed = ctx.obj.get("resumed")
     status = read_newest_status(RunRegistry().directory / resumed.id) if resumed is not None else None
     spec, cpu_note = with_cpu_options(spec, status.checkpoint if status is not None else "")
-    of_accelerate = Path(found.hostfile) if found and found.hostfile else None
+    of_accelerate = Path(accelerate.hostfile) if accelerate and accelerate.hostfile else None
     cwd = current_directory()
     script = Path(spec.asked.script) if spec.asked.kind == "script" and os.path.isfile(spec.asked.script) else None  # noqa: PTH113
     root = find_root(script, spec.asked.cwd, cwd, spec.asked.script if spec.asked.kind == "module" else "")
     limit = pasted.values.get("limit") if pasted is not None else None
-    selection = select(targets, root, found, limit.source if limit is not None else "--limit")
+    selection = select(targets, root, accelerate, limit.source if limit is not None else "--limit")
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
-    if found is not None:
-        spec = with_config(spec, found, len(hosts))
+    if accelerate is not None:
+        spec = with_config(spec, accelerate, len(hosts))
     of_hosts = host_options(targets, home, of_accelerate or selection.project_hostfile)
-    of_ranks = option_text(options_of_run(spec.asked, targets))
-    options = replace(options, hosts=of_hosts, run=of_ranks, program=spec.asked.program)
+    run_text = option_text(options_of_run(spec.asked, targets))
+    options = replace(options, hosts=of_hosts, run=run_text, program=spec.asked.program)
     spec = replace(
         spec,
         hosts=hosts,
@@ -144,13 +152,14 @@ def read_launch_call(ctx: typer.Context, call: RunCall, ranks: RankSet = EVERY_R
 
 
 def _call_to_repeat(ctx: typer.Context) -> TypedCall:
-    """The call of `run` for printed lines; none for `run --resume`, whose line names the run."""
+    """Return the call of `run` for printed commands; none for `run --resume`, whose printed command names the run."""
     typed: TypedCall = ctx.obj.get("typed", NOT_TYPED)
     return NOT_TYPED if "resume_run" in ctx.obj.get("given", ()) else typed
 
 
 @contextlib.contextmanager
 def _completing_fixes(options: CallOptions) -> Iterator[None]:
+    """Add the options of this call to the fix of a UserError."""
     try:
         yield
     except UserError as error:
@@ -161,6 +170,10 @@ def _completing_fixes(options: CallOptions) -> Iterator[None]:
 def _call_before(
     ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions
 ) -> FixCommand | None:
+    """Return this call up to the script, for printed commands with another script.
+
+    None for another command, and if what the ranks run is not the end of the typed words.
+    """
     before = words[: len(words) - len(argv)]
     if ctx.info_name != "run" or tuple(words[len(before) :]) != tuple(argv):
         return None
@@ -176,9 +189,11 @@ _OF_RUN: Final = (
 
 
 _OF_OTHERS: Final = ("env", "python", "setup")
+"""Options among these that other commands have in a table of their own, so a default of `run` must be repeated."""
 
 
 def options_of_run(asked: Asked, targets: Targets) -> Iterator[tuple[str, object]]:
+    """Yield the options of `run`, with their values, that a suggested command must repeat."""
     built_in, values = Asked._field_defaults, asked._asdict()
     for option_name, name in _OF_RUN:
         value = values[name]
@@ -188,7 +203,9 @@ def options_of_run(asked: Asked, targets: Targets) -> Iterator[tuple[str, object
 
 
 def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
-    """A note on the script's arguments that are options of ipexctl and that the script does not mention; or empty."""
+    """Return a note on arguments of the script that are options of ipexctl and that the script does not mention; or
+    empty.
+    """
     kind, argv = spec.asked.kind, spec.asked.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
@@ -208,6 +225,7 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
 
 
 def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:
+    """Print why there is no plan, and return the exit code. `schema`: of the document for --json."""
     from ipexctl.ui.launch_plan import show_refused_json
 
     print_refusal(failure.reason, failure.fix)

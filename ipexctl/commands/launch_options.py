@@ -1,4 +1,8 @@
-"""The options and words of a command that plans a launch: `run`."""
+"""The options and words of a command that plans a launch: `run`.
+
+Options of ipexctl stand before the script; everything after it belongs to the script. So the words are split here,
+before click reads the options.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +59,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     panel: (*(name for name, declaration in DECLARED.items() if declaration.panel == panel), *others)
     for panel, others in _OTHER_OPTIONS.items()
 }
+"""Panel of the help → its parameters, in order."""
 
 _SAME_MEANING: Final = {
     "--nproc-per-node": "--ppn",
@@ -63,12 +68,13 @@ _SAME_MEANING: Final = {
     "--num_processes": "-n",
     "--master_port": "--master-port",
 }
-"""torchrun's or accelerate's option → ipexctl's."""
+"""Option of torchrun or accelerate → ipexctl's option."""
 _NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
+"""Options of other launchers that have no meaning here."""
 
 
 class ScriptCommand(ConfiguredCommand):
-    """Arguments after SCRIPT or `-m NAME` belong to the script."""
+    """A command whose arguments after SCRIPT or `-m NAME` belong to the script."""
 
     most_used = frozenset(
         (
@@ -90,6 +96,10 @@ class ScriptCommand(ConfiguredCommand):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the script.
+
+        `ctx.obj["dashes"]` is True if the words are behind `--`, or a module's.
+        """
         options, words = self.split(args)
         if has_module(options):  # the rest belongs to the module, options too
             words = ["--", *words]
@@ -97,6 +107,7 @@ class ScriptCommand(ConfiguredCommand):
         return super().parse_args(ctx, [*chain.from_iterable(options), *words])
 
     def split(self, args: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+        """Split the arguments into ipexctl's options, each with its value, and the words from the script on."""
         options, index = list[tuple[str, ...]](), 0
         while index < len(args) and args[index] != "--" and args[index].startswith("-") and args[index] != "-":
             option, length = self.read_own(args[index:])
@@ -127,7 +138,10 @@ def has_module(options: Sequence[tuple[str, ...]]) -> bool:
 
 
 def _own_option(argument: str) -> list[str]:
-    """Replace an option of torchrun or accelerate by ipexctl's; keep other arguments. Raises a UserError."""
+    """Replace an option of torchrun or accelerate by ipexctl's; keep other arguments.
+
+    Raises a UserError for a number of nodes.
+    """
     name, equals, value = argument.partition("=")
     if name in _NODE_COUNTS:
         raise UserError(
@@ -195,5 +209,5 @@ class RunCall:
 
     @property
     def installs(self) -> bool:
-        """Options for an install mean one."""
+        """True if the call asks for an install: --install, or options that only an install needs."""
         return self.install or bool(self.packages or self.requirements or self.extra or self.group or self.build)

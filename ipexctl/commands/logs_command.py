@@ -1,5 +1,7 @@
-"""`ipexctl logs`: the output of a run's ranks, from node0, which selects the lines, or from the local copy if node0 is
-not available. With --follow the exit code is the run's.
+"""`ipexctl logs`: print the output of a run's ranks.
+
+It comes from node0, which selects the lines, or from the local copy if node0 is not available. With --follow the exit
+code is the run's.
 """
 
 from __future__ import annotations
@@ -76,14 +78,16 @@ def logs_command(
 
 
 def _without_output(status: RunStatus | None) -> str:
+    """Return why nothing is printed."""
     is_over = status is not None and status.state in FINAL
     return "they printed nothing" if is_over else "there is no output yet"
 
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
-    """Send the lines of --stderr to stdout; drop the end of the run without --follow."""
+    """Send the lines of --stderr to stdout; leave out the end of the run unless the call follows it."""
 
     def watched(event: RunUpdate) -> None:
+        """Pass on an update that is shown."""
         if isinstance(event, Chunk) and stderr:
             event = event._replace(stream="stdout")
         if follow or not isinstance(event, RunEnded):

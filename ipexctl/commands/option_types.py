@@ -1,5 +1,7 @@
-"""What the values of options are, from the annotations of a command. Its parameters convert their values here: typer's
-own types differ between its versions, and since 0.29 they import pydantic, which takes as long as all else at a start.
+"""The type of an option's value, taken from the annotation of a command's parameter.
+
+Parameters convert their values here: typer's own types differ between its versions, and since 0.29 they import
+pydantic, which takes as long as everything else at a start.
 """
 
 from __future__ import annotations
@@ -11,27 +13,35 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from ipexctl.errors import UserError
 
 _NOUNS: Final[dict[type, str]] = {int: "a whole number", float: "a number"}
+"""Type → what a message calls its values."""
 
 
 class OptionType(NamedTuple):
+    """What values an option accepts."""
+
     kind: type
-    """Of one value, where the option takes several."""
+    """Type of a value; of one value if the option accepts several."""
     choices: tuple[str, ...] = ()
+    """The allowed words; empty for any."""
     minimum: float | None = None
+    """The smallest number; None for no limit."""
     maximum: float | None = None
     help: str = ""
 
     @classmethod
     def of(cls, annotation: Any, info: Any) -> OptionType:
-        """`info`: what typer's functions Option and Argument return."""
+        """Return the type for an annotation such as `int | None`.
+
+        `info`: what typer's functions Option and Argument return.
+        """
         if get_origin(annotation) is Literal:
             return cls(str, get_args(annotation))
-        if inner := [each for each in get_args(annotation) if each is not NoneType]:
-            return cls.of(inner[0], info)
+        if members := [member for member in get_args(annotation) if member is not NoneType]:
+            return cls.of(members[0], info)
         return cls(annotation, (), info.min, info.max, info.help or "")
 
     def convert(self, value: Any) -> Any:
-        """Raises a ValueError that says what is allowed."""
+        """Return the value in its type. Raises a ValueError that says what is allowed."""
         if self.kind is bool:
             return value
         try:
@@ -54,6 +64,7 @@ class AdoptsOptions:
         self._adopt(self.params)  # type: ignore[attr-defined]
 
     def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with types of ours."""
         return self._adopt(super().get_params(ctx))  # type: ignore[misc]
 
     def _adopt(self, params: list[Any]) -> list[Any]:
@@ -67,11 +78,12 @@ class AdoptsOptions:
 
 
 def takes_several(param: Any) -> bool:
+    """True if the parameter's value is a tuple."""
     return bool(param.multiple) or param.nargs != 1
 
 
 def adopt(param: Any, option_type: OptionType) -> None:
-    """Give a parameter of typer this type, and the same help in all versions."""
+    """Give a parameter of typer this type, and a help that is the same in all versions of typer."""
     param.option_type = option_type
     param.process_value = partial(_process, param)
     param.metavar = param.metavar or (f"<{'|'.join(option_type.choices)}>" if option_type.choices else None)
@@ -83,6 +95,7 @@ def adopt(param: Any, option_type: OptionType) -> None:
 
 
 def _process(param: Any, ctx: Any, value: Any) -> Any:
+    """Convert and check the value of a parameter. Raises a UserError."""
     is_option = param.param_type_name == "option"
     name, problem = max(param.opts, key=len) if is_option else param.metavar, ""
     if param.required and value in (None, (), []):

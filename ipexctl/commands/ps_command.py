@@ -1,4 +1,4 @@
-"""`ipexctl ps`: lists the runs started from the control machine, prunes old ones, or shows what runs on hosts."""
+"""`ipexctl ps`: list the runs started from the control machine, prune old ones, or show what runs on hosts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def ps_command(
 
 
 def _of_others(targets: Targets, output: Output) -> list[RunOnHosts]:
-    """Live runs on the hosts that this directory's calls use, which this machine has no record of."""
+    """Return live runs, of which this machine has no record, on the hosts that calls from this directory use.
+
+    A host that does not answer is only a note: the user's own runs are listed without it.
+    """
     from ipexctl.api.known_runs import ps_hosts
     from ipexctl.commands.run_calls import know_hosts
     from ipexctl.commands.target_hosts import open_hosts
@@ -121,12 +124,13 @@ def _of_others(targets: Targets, output: Output) -> list[RunOnHosts]:
         output.print_note(f"the runs of others are not shown: {error.message}")
         return []
     for reason, silent in group_by([host for host in report.hosts if host.reason], attrgetter("reason")).items():
-        output.print_note(f"the runs of others on {fold(each.host.name for each in silent)} are not shown: {reason}")
+        output.print_note(f"the runs of others on {fold(host.host.name for host in silent)} are not shown: {reason}")
     own = {record.id for record in RunRegistry().all()}
     return [entry for entry in now.runs if entry.run.id not in own]
 
 
 def _show_hosts(targets: Targets, output: Output, refused: Mapping[str, object]) -> NoReturn:
+    """Show what runs on the chosen hosts, and exit. `refused`: options that are for the other list."""
     from ipexctl.api.known_runs import ps_hosts
     from ipexctl.commands import ps_hosts as view
     from ipexctl.commands.target_hosts import open_hosts
@@ -156,14 +160,18 @@ _LAYOUTS: Final[_Layouts] = (
     ("run", "state", "started", "took"),
     ("run", "state", "took"),
 )
-"""Columns, from wide to narrow terminals. An id begins with the script and has the day and time of the start."""
+"""Columns, from wide to narrow terminals.
+
+The ID of a run begins with the script, and has the day and time of the start.
+"""
 _LEAST_END: Final = 20
-"""Characters that the column `ended by` needs; a longer text is cut, so that a failed run is one line."""
+"""Characters that the column `ended by` needs. A longer text is cut, so that a failed run is one line."""
 
 
 def as_json(
     runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = (), others: Sequence[RunOnHosts] = ()
 ) -> dict[str, Any]:
+    """Return the document. `others`: runs that others began."""
     from ipexctl.commands.ps_hosts import run_json
 
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
@@ -172,7 +180,7 @@ def as_json(
 
 
 def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden: int = 0, quiet: bool = False) -> None:
-    """`hidden`: number of ended runs left out."""
+    """Print the table of runs. `hidden`: number of ended runs that --running leaves out."""
     now = time.time()
     if rows := [*(_row(run, now) for run in runs), *(_row_of_others(entry, now) for entry in others)]:
         lines: dict[str, list[dict[str, str]]] = {}
@@ -200,7 +208,7 @@ def show(runs: Sequence[KnownRun], *, others: Sequence[RunOnHosts] = (), hidden:
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
-    """Put wider layouts first, with a column that only some runs fill."""
+    """Put wider layouts first, with a column that only some runs fill, behind the column `after`."""
     if not any(row[name] for row in rows):
         return layouts
     wide = ((layout, layout.index(after) + 1) for layout in layouts[:2])
@@ -208,6 +216,7 @@ def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mappin
 
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
+    """Return what the layout has no column for."""
     parts = (
         [] if "hosts" in layout or row["ended by"] else [f"{format_count(int(row['ranks']), 'rank')} on {row['hosts']}"]
     )
@@ -220,6 +229,7 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
 
 
 def _row(run: KnownRun, now: float) -> dict[str, str]:
+    """Return the cells of a run by column; empty texts for what is not known."""
     record, status = run.record, run.status
     started = (status.started if status else None) or record.started
     ended = status.ended if status else None
@@ -259,6 +269,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
 
 
 def _row_of_others(entry: RunOnHosts, now: float) -> dict[str, str]:
+    """Return the cells of a run that others began."""
     run = entry.run
     return {
         **dict.fromkeys(("step", "throughput", "ended by", "slow", "group", "moved"), ""),
@@ -275,6 +286,7 @@ def _row_of_others(entry: RunOnHosts, now: float) -> dict[str, str]:
 
 
 def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool) -> dict[str, Any]:
+    """Return the document of --prune."""
     return {
         "schema": "ipexctl.prune/1",
         "hosts": [
@@ -296,6 +308,7 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
 def show_pruned(
     nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
 ) -> None:
+    """Print which runs were pruned, on the hosts and on this machine, and which were kept because others began them."""
     from ipexctl.homes.prune_runs import RetentionLimits  # not needed by every `ps`
 
     action = "would be pruned" if dry_run else "pruned"
@@ -322,6 +335,7 @@ def show_pruned(
 
 
 def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:
+    """Print how a run ended that was stopped, or that it is still alive."""
     status = stopped.status
     if not stopped.status.is_over:
         print_message(

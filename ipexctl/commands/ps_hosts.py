@@ -27,14 +27,16 @@ _LAYOUTS: Final = (
     ("run", "account", "state", "hosts", "since"),
     ("run", "account", "state"),
 )
+"""Columns of runs, from wide to narrow terminals."""
 _PROGRAM_LAYOUTS: Final = (
     ("program", "account", "processes", "cores", "hosts", "since"),
     ("program", "account", "cores", "hosts"),
 )
+"""Columns of other programs."""
 
 
 def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
-    """`rank_count`: ranks on these hosts."""
+    """Return the document. A run's `rank_count` counts the ranks on these hosts."""
     return report_json(
         "ps",
         report,
@@ -53,7 +55,7 @@ def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
 
 
 def run_json(entry: RunOnHosts) -> dict[str, Any]:
-    """The document of a run as far as other hosts know it, and what only they know."""
+    """Return the document of a run as far as other hosts know it, and what only these hosts know."""
     run = entry.run
     document = RunDocument(
         id=run.id,
@@ -68,10 +70,12 @@ def run_json(entry: RunOnHosts) -> dict[str, Any]:
 
 
 def _names_json(run: OtherRun, *names: str) -> dict[str, Any]:
+    """Return these fields of the run."""
     return {name: encode(getattr(run, name)) for name in names}
 
 
 def show(now: HostsNow, *, quiet: bool = False) -> None:
+    """Print the runs, waiting calls and busy programs, and the hosts that are free."""
     clock = time.time()
     rows = [_row(entry.run, clock, entry.ranks, entry.script) for entry in now.runs]
     rows += [_row(call, clock, script=call.script) for call in now.waiting]
@@ -92,6 +96,7 @@ def show(now: HostsNow, *, quiet: bool = False) -> None:
 
 
 def _note(row: dict[str, str], layout: Sequence[str]) -> str:
+    """Return what the layout has no column for."""
     missing = [
         name for name in ("by", "tag", "script", "hosts", "cores", "since", "until") if row[name] and name not in layout
     ]
@@ -99,6 +104,7 @@ def _note(row: dict[str, str], layout: Sequence[str]) -> str:
 
 
 def _row(run: OtherRun, clock: float, ranks: int = 0, script: str = "") -> dict[str, str]:
+    """Return the cells of a run or a waiting call by column."""
     return {
         "run": run.id,
         "account": run.account,
@@ -115,6 +121,7 @@ def _row(run: OtherRun, clock: float, ranks: int = 0, script: str = "") -> dict[
 
 
 def _cores(run: OtherRun) -> str:
+    """Format the cores of the run; only their number of different sets if hosts differ."""
     different = dict.fromkeys(run.cores.values())
     if len(different) == 1:
         return short_list(next(iter(different)))
@@ -122,6 +129,7 @@ def _cores(run: OtherRun) -> str:
 
 
 def _program_row(entry: BusyPrograms, clock: float) -> dict[str, str]:
+    """Return the cells of a busy program."""
     return {
         "program": entry.name,
         "account": entry.account,

@@ -1,4 +1,4 @@
-"""`ipexctl push`: copies data to a path on every host, or repositories of a hub to the hosts' caches.
+"""`ipexctl push`: copy data to a path on every host, or repositories of a hub to the caches of the hosts.
 
 The prefix of the first word decides (`hf:`); options of the other kind are refused.
 """
@@ -100,6 +100,7 @@ def _push_repos(
     home: Home,
     output: Output,
 ) -> NoReturn:
+    """Push repositories of a hub, and exit. Raises a UserError for options or words that are for a path."""
     if other := next((word for word in words if not is_repo_word(word)), None):
         fix = "write it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
         raise UserError(f"{other[:200]!r} is not a repository of a hub", fix=fix)
@@ -118,13 +119,16 @@ def _push_repos(
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
             report = push_repos(opened, repos, access, include=include, on=on, dry_run=dry_run, watch=view.watch)
     output.print_report(report, as_json, show)
-    for place in (repo.path for repo in report.repos if repo.path and not (output.json or output.quiet or dry_run)):
-        print_message(f"the directory of this dataset on each host, for load_dataset() or --dataset_name: {place}")
+    for path in (repo.path for repo in report.repos if repo.path and not (output.json or output.quiet or dry_run)):
+        print_message(f"the directory of this dataset on each host, for load_dataset() or --dataset_name: {path}")
     raise interrupt.or_exit(report.exit_code)
 
 
 def _with_hosts(targets: Targets, hosts: str) -> Targets:
-    """HOSTS before the path limit the chosen hosts; if no hostfile is named, they replace them."""
+    """Return the targets with the HOSTS of `HOSTS:PATH`.
+
+    HOSTS limit the chosen hosts. If they are not among these, they replace them, unless a hostfile is named.
+    """
     for named, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
         if value is not None and name not in targets.defaults:
             raise UserError(f"HOSTS:PATH and {named} both name hosts", fix=f"{named} '{value}' with PATH alone")
@@ -139,10 +143,12 @@ def _with_hosts(targets: Targets, hosts: str) -> Targets:
 
 
 def as_json(report: PushReport) -> dict[str, Any]:
+    """Return the document."""
     return report_json("push", report, without=("size",), bytes=report.size)
 
 
 def show(report: PushReport, *, quiet: bool = False) -> None:
+    """Print the results; with --dry-run also the names of the files."""
     show_results(report.hosts, _describe, quiet=quiet, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_names(report)
@@ -151,6 +157,7 @@ def show(report: PushReport, *, quiet: bool = False) -> None:
 
 
 def _describe(result: PushResult) -> str:
+    """Describe what a host got."""
     if result.status != "changed" or result.reason:
         return result.reason
     parts = [format_count(result.files_sent, "file")] if result.files_sent else ["directories"]
@@ -160,6 +167,7 @@ def _describe(result: PushResult) -> str:
 
 
 def _show_names(report: PushReport) -> None:
+    """Print the files that would be sent, once for equal hosts."""
     groups = fold_equal([result for result in report.hosts if result.would_send], lambda result: result.would_send)
     for names, hosts in groups.items():
         print_lines(
@@ -168,6 +176,7 @@ def _show_names(report: PushReport) -> None:
 
 
 def _print_next_step(report: PushReport) -> None:
+    """Print what to type next."""
     statuses = {result.status for result in report.hosts}
     failed = [result for result in report.hosts if result.status in ("failed", "unreachable") and not result.refused]
     cut_short = [result for result in failed if result.path is not None]

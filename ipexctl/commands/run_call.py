@@ -1,7 +1,7 @@
-"""The call of `ipexctl run`: reads it, lets `api.run` start and follow the run, and exits with its code.
+"""The call of `ipexctl run`: read it, let `api.run` start and follow the run, and exit with the run's code.
 
-stdout has only the ranks' output; steps and notes go to stderr. One signal handler is active from the first connection
-until the run is followed, so a Ctrl-C in between stops the run that was just started.
+stdout has only the output of the ranks; steps and notes go to stderr. One signal handler is active from the first
+connection until the run is followed, so a Ctrl-C in between stops the run that was just started.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 
 
 def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
-    """Start the run and follow it, unless the call only plans or starts it."""
+    """Start the run and follow it, unless the call only plans or starts it.
+
+    Returns the exit, for the caller to raise.
+    """
     outcome = ctx.with_resource(_noting_failed_call(call, ctx.obj["typed"]))
     _refuse_ignored_options(call)
     page = _page_of_run(call)
@@ -109,7 +112,10 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
 
 
 def _find_resumed(run: str, call: RunCall) -> RunRecord:
-    """A run that someone else began, whose words their records have."""
+    """Return the run of someone else that --resume means. The words of its call are only in their records.
+
+    Raises a UserError, with the command to type, if this call does not name what to run.
+    """
     from ipexctl.commands.run_calls import find_run  # for --resume alone
 
     record = find_run(run, RunHosts.of(call.targets, call.home), call.output, reads=False)
@@ -126,8 +132,11 @@ def _find_resumed(run: str, call: RunCall) -> RunRecord:
 
 
 def _refuse_absent_checkpoint(spec: RunSpec, record: RunRecord, *, may_be_there: bool) -> None:
-    """The relative checkpoint of someone else's run is in the tree of their project, where ranks of this call would not
-    find it."""
+    """Refuse a relative checkpoint of someone else's run: it is in their copy of the project, where these ranks do not
+    look.
+
+    `may_be_there`: False if the run wrote no checkpoint.
+    """
     path = spec.asked.checkpoint
     if not record.is_kept and path and not path.startswith("/"):
         bring = Fix("`ipexctl fetch {id}:{path} {path}`; then ", id=record.id, path=path) if may_be_there else ""
@@ -136,26 +145,27 @@ def _refuse_absent_checkpoint(spec: RunSpec, record: RunRecord, *, may_be_there:
 
 
 def _on_hosts_left(spec: RunSpec, record: RunRecord, call: RunCall, typed: Collection[str]) -> RunSpec:
-    """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
+    """Return the spec with the run's hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.run.start.resume import hosts_to_inspect, on_hosts_left  # for --resume alone
 
     with session_pool(call.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
-        found = on_hosts_left(spec, record, pool, call.output.print_note, typed=typed)
+        spec_on_hosts = on_hosts_left(spec, record, pool, call.output.print_note, typed=typed)
     interrupt.check()
-    return found
+    return spec_on_hosts
 
 
 class RunPage(Protocol):
-    """The addon's `run-page` makes it from a path."""
+    """The page of `run --report`. The addon's `run-page` makes it from a path."""
 
     def check(self, *, has_end: bool) -> None:
-        """Raise a UserError now if the file can't be written at the end of the run."""
+        """Raise a UserError if the file cannot be written at the end of the run."""
 
     def write(self, record: RunRecord, output: Output) -> bool:
-        """True if written; else print the reason."""
+        """Write the page and return True; print the reason and return False if that fails."""
 
 
 def _page_of_run(call: RunCall) -> RunPage | None:
+    """Return the page of --report; None without it."""
     if call.report is None:
         return None
     page: RunPage = addition("run-page")(call.report)
@@ -164,8 +174,10 @@ def _page_of_run(call: RunCall) -> RunPage | None:
 
 
 class RunOfCall(RunWatcher):
+    """Connects the start of a run to this call: sessions, notes, the question about an install, and following."""
+
     MOST_NOTES: Final = 3
-    """Notes shown without -v; with more, the first lines of the ranks would scroll out of sight."""
+    """Notes shown without -v. With more, the first lines of the ranks would scroll out of sight."""
 
     def __init__(self, spec: RunSpec, ranks: RankSet, call: RunCall, outcome: CallOutcome) -> None:
         self._spec, self._ranks, self._call, self._output = spec, ranks, call, call.output
@@ -175,10 +187,14 @@ class RunOfCall(RunWatcher):
         self._session: Session | None = None
         self._notes = 0
         self._announced = set[str]()
-        """By the lookup before the question about an install, which announces the same stack again."""
+        """Texts shown while the stack was looked up for the question about an install.
+
+        The install would repeat them.
+        """
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
+        """Open a session pool. The first one also handles the signals of the call; one after the run is quiet."""
         hosts, targets = self._spec.hosts, self._call.targets
         if self._interrupt is not None:  # again, after the run
             with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
@@ -191,23 +207,30 @@ class RunOfCall(RunWatcher):
             yield self._pool
 
     def on_step(self, text: str) -> None:
+        """Print what is being done."""
         self._output.print_note(text)
 
     def on_note(self, text: str) -> None:
-        """Called from several threads, because checks report while files are uploaded."""
+        """Print a note, unless too many were printed.
+
+        Called from several threads, because checks report while files are uploaded.
+        """
         self._notes += 1
         if self._call.dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
             self._output.print_note("note: " + text)
 
     def on_warning(self, text: str) -> None:
+        """Print a warning, also with --quiet."""
         print_message(text)
 
     @contextmanager
     def installing(self) -> Iterator[Watch]:
+        """Show the progress of an install; yields the function that takes its events."""
         output = self._output
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0) as view:
 
             def watch(event: ProgressEvent) -> None:
+                """Show an event, unless it repeats a text."""
                 if not isinstance(event, Notice) or event.text not in self._announced:
                     self._announced.update([event.text] if isinstance(event, Notice) else ())
                     view.watch(event)
@@ -216,9 +239,14 @@ class RunOfCall(RunWatcher):
 
     @property
     def offers_install(self) -> bool:
+        """True: this call can ask the user about an install."""
         return True
 
     def agrees_to_install(self, report: InstallReport) -> bool:
+        """Ask the user whether to install.
+
+        False without a terminal, with --events, or if the question is interrupted.
+        """
         from ipexctl.remote.auth import has_terminal, prompt_on_terminal  # paramiko, which is loaded by now
 
         hosts = fold(host.host.name for host in report.hosts if host.status == "changed")
@@ -233,15 +261,20 @@ class RunOfCall(RunWatcher):
             return False
 
     def on_installed(self, report: InstallReport) -> None:
+        """Print the report of an install, if it failed or changed a host."""
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
             report = self._spec.options.in_report(report)
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
                 show(report, quiet=self._output.quiet, ends_call=False)
 
     def on_planned(self, plan: Plan) -> None:
+        """Check the ranks that the user wants to see, now that their number is known."""
         self._ranks.within(plan.world_size)
 
     def on_started(self, run: StartedRun) -> None:
+        """Keep the session to node0 if the run is followed, close all others, and print the choices of the plan with
+        -v.
+        """
         self._outcome.needs_note = False
         is_followed = self._spec.asked.is_followed
         assert self._pool is not None
@@ -253,6 +286,7 @@ class RunOfCall(RunWatcher):
             self._output.print_note(f"note: {format_count(self._notes - self.MOST_NOTES, 'more note')} with -v")
 
     def follow(self, run: StartedRun) -> int:
+        """Show the run until its end; return the exit code."""
         from ipexctl.commands.watch import watch_run  # while the ranks start
 
         self._output.print_note(f"{run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
@@ -267,9 +301,11 @@ class RunOfCall(RunWatcher):
         )
 
     def may_leave_secrets(self, code: int) -> bool:
+        """True if a run with this exit code may have left job files on the hosts."""
         return code not in NO_CLEANUP
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
+        """Print the result of a call that followed no run, and return its exit."""
         interrupt = self._interrupt
         assert interrupt is not None
         if isinstance(result, StartedRun):
@@ -281,7 +317,7 @@ class RunOfCall(RunWatcher):
             from ipexctl.ui.launch_plan import show_plan
 
             is_short = not self._output.verbose
-            machines = None if is_short else {name: each.cpu for name, each in result.context.facts.items()}
+            machines = None if is_short else {name: facts.cpu for name, facts in result.context.facts.items()}
             self._output.print_report(result.plan, to_json, show_plan, machines=machines)
             return interrupt.or_exit(0)
         if not isinstance(result, StartFailure):
@@ -295,26 +331,34 @@ class RunOfCall(RunWatcher):
 
 @dataclass
 class CallOutcome:
+    """What a call has come to: whether `ipexctl why` may show it as a call that started no run, and why."""
+
     call: RunCall
     needs_note: bool
+    """True if the call is noted as one that started no run."""
     reason: str = ""
+    """Why no run was started."""
     fix: str = ""
     leads_to_install: bool = False
-    """True if an install is what the call lacked, so that it may be typed again after one."""
+    """True if only an install was missing, so that the call may be typed again after it."""
     events: EventsView | None = None
+    """The view of --events; None without it."""
     _start_time: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
+        """Seconds since the call began."""
         return time.monotonic() - self._start_time
 
     def begin_events(self, ranks: RankSet) -> None:
+        """Begin the events, if the call asks for them."""
         if self.call.view.events:
             from ipexctl.ui.run.events import EventsView
 
             self.events = EventsView(Cancel(), ranks=ranks, quiet=self.call.output.quiet)
 
     def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
+        """Print why no run was started, and return the exit. A start that is unsure may have started one."""
         if interrupt.code is None or failure.is_unsure:
             print_refusal(failure.reason, failure.fix)
         else:
@@ -323,13 +367,12 @@ class CallOutcome:
         installs = (part.verb == "install" for part in parts_of(failure.fix) if isinstance(part, FixCommand))
         self.leads_to_install = failure.lacks_environment or any(installs)
         code = failure.exit_code if interrupt.code is None else interrupt.code
-        if (
-            interrupt.code is not None and not failure.is_unsure
-        ):  # the failure only comes from the work that the signal cut off
-            return self.ended("", code)
+        if interrupt.code is not None and not failure.is_unsure:
+            return self.ended("", code)  # the failure only comes from the work that the signal cut off
         return self.ended(failure.reason, code, failure.fix, failure.other_runs or None)
 
     def ended(self, reason: str, code: int, fix: str = "", other_runs: Sequence[OtherRun] | None = None) -> typer.Exit:
+        """Keep the reason, write the events and the summary, and return the exit. `reason`: empty after a signal."""
         reason = reason or "interrupted"
         self.reason, self.fix = reason, fix
         if self.events is not None:
@@ -342,6 +385,7 @@ class CallOutcome:
 
 @contextmanager
 def _noting_failed_call(call: RunCall, typed: TypedCall) -> Iterator[CallOutcome]:
+    """Keep a note of a call that starts no run, for `ipexctl why` and `ipexctl install`."""
     outcome = CallOutcome(call, needs_note=not call.dry_run)
     try:
         yield outcome
@@ -359,6 +403,7 @@ def _noting_failed_call(call: RunCall, typed: TypedCall) -> Iterator[CallOutcome
 
 
 def _refuse_ignored_options(call: RunCall) -> None:
+    """Refuse options that would have no effect with the others."""
     if call.output.json and not call.dry_run:
         raise UserError(
             "run prints JSON only with --dry-run",
@@ -375,8 +420,8 @@ def _refuse_ignored_options(call: RunCall) -> None:
             fix=Fix("use `ipexctl ps --json`"),
         )
     check_summary(call.summary)
-    named = {name for name in ("stack", "torch") if getattr(call, name)} - call.targets.defaults.keys()
-    if named and not (call.installs or call.dry_run):
+    stack_options = {name for name in ("stack", "torch") if getattr(call, name)} - call.targets.defaults.keys()
+    if stack_options and not (call.installs or call.dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )

@@ -1,4 +1,7 @@
-"""Finds the run that a word means, and makes the `CallWatcher` for `api/*_runs.py`."""
+"""Find the run that a word means, and make the `CallWatcher` for `api/*_runs.py`.
+
+A run that this machine did not begin is looked for on the hosts of the call.
+"""
 
 from __future__ import annotations
 
@@ -25,37 +28,42 @@ from ipexctl.ui.message_output import complete_lines, print_message
 
 
 def find_run(word: str, where: RunHosts, output: Output, *, reads: bool = True) -> RunRecord:
+    """Return the run that the word means, as `find_runs` does."""
     return find_runs([word], where, output, reads=reads)[0]
 
 
 def find_runs(words: Sequence[str], where: RunHosts, output: Output, *, reads: bool = True) -> list[RunRecord]:
-    """The runs that these words mean, reached by the login settings of the call and its files. `reads`: the call
-    changes no run, so a note names who began one of others."""
+    """Return the runs that these words mean, with the login settings of the call and its files.
+
+    `reads`: True if the call changes no run; a note then says who began a run of others. Raises a UserError if a word
+    means no run, or several.
+    """
     targets, home, is_named = Targets(**where.host_options), Home(where.home), where.names_hosts
 
     @contextmanager
     def opening() -> Iterator[OpenHosts]:
+        """Open the hosts of the call, to look for runs there."""
         with open_hosts(targets, home, output, announces=False) as (opened, interrupt):
             yield opened
         interrupt.check()
 
-    found = find_run_records(
+    records = find_run_records(
         words, lambda: opening() if is_named or know_hosts(targets) else None, hosts_first=is_named
     )
-    of_hosts = where.typed & {"limit", "home"}
-    if of_hosts and not is_named and (own := [record.id for record in found if record.is_kept]):
-        reason = f"--{min(of_hosts)} is for hosts that -H or --hosts names, and run {own[0]} has its own"
-        raise UserError(reason, fix=f"leave --{min(of_hosts)} out")
-    for record in found:
+    host_options = where.typed & {"limit", "home"}
+    if host_options and not is_named and (own := [record.id for record in records if record.is_kept]):
+        reason = f"--{min(host_options)} is for hosts that -H or --hosts names, and run {own[0]} has its own"
+        raise UserError(reason, fix=f"leave --{min(host_options)} out")
+    for record in records:
         if not record.is_kept:
             complete_lines(record.call_text)
         if reads and not record.is_own:
             output.print_note(explain_foreign_run(record))
-    return [with_login(record, targets) for record in found]
+    return [with_login(record, targets) for record in records]
 
 
 def find_named_run(run: str | None, command: str, where: RunHosts, output: Output, *, reads: bool = True) -> RunRecord:
-    """Like `find_run`. Without a word, raise a UserError that names the last run. `command`: what to type."""
+    """Like `find_run`; without a word, raise a UserError that names the last run. `command`: what to type with it."""
     if run is not None:
         return find_run(run, where, output, reads=reads)
     last = find_run("last", where, output)
@@ -66,7 +74,10 @@ def find_named_run(run: str | None, command: str, where: RunHosts, output: Outpu
 
 
 def know_hosts(targets: Targets) -> bool:
-    """True if $IPEXCTL_HOSTFILE, ./hostfile or config names hosts. An allocation's may have no room for a look."""
+    """True if $IPEXCTL_HOSTFILE, ./hostfile or a file of defaults names hosts.
+
+    Those of an allocation do not count: they may have no room for a look.
+    """
     return not is_in_allocation(os.environ) and not select(targets).is_alone
 
 
@@ -74,8 +85,10 @@ def know_hosts(targets: Targets) -> bool:
 def call_about_runs(
     output: Output, *, only_waits: bool = False, targets: Targets | None = None, timeout: float | None = None
 ) -> Iterator[tuple[CallWatcher, Interrupt]]:
-    """Watcher of a call that the first signal ends. It prints remote steps with -v. `targets`: for a call on all runs,
-    whose records get the login settings of these."""
+    """Yield a watcher for a call that the first signal ends. It prints remote steps with -v.
+
+    `targets`: for a call about all runs, whose records then get these login settings.
+    """
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:
         caller = CallWatcher(cancel, output.print_note, print_message, step_printer(output), timeout=timeout)
@@ -85,5 +98,6 @@ def call_about_runs(
 
 
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:
+    """Return the ranks of `--ranks` that the run has; None for all. Raises a UserError if it has none of them."""
     chosen = parse_ranks(text).within(record.plan.world_size)
     return None if chosen.has_all else [rank for rank in range(record.plan.world_size) if rank in chosen]

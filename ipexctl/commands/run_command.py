@@ -1,4 +1,8 @@
-"""Declares `ipexctl run`, and repeats a run's call for `--resume RUN`."""
+"""Declare `ipexctl run`, and repeat a run's call for `--resume RUN`.
+
+The call is repeated as words: they are split, changed by what was typed, and read again as if the user had typed all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,11 @@ class ResumingCommand(ScriptCommand):
     """`run`, which records its words for --resume and can repeat a run's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; with --resume, those of the run's call and the typed ones that replace them.
+
+        `ctx.obj` gets: `typed`, the words for the run's record; `resumed`, the record or None; `given`, the typed
+        parameters; `changes`, a note on replaced arguments.
+        """
         options, words = self.split(args)
         names = {
             name: param.name for param in self.params for name in (*param.opts, *param.secondary_opts) if param.name
@@ -48,18 +57,20 @@ class ResumingCommand(ScriptCommand):
                 words, changes = change_arguments(words, record.plan.asked, typed.options)
                 options = merged([(_name_of(option, names), option) for option in recorded], named)
         args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
-        own = [option for option in options if _name_of(option, names) != "resume_run"]
-        call = TypedCall(tuple(chain.from_iterable(own)), tuple(words), _directory())
+        own_options = [option for option in options if _name_of(option, names) != "resume_run"]
+        call = TypedCall(tuple(chain.from_iterable(own_options)), tuple(words), _directory())
         ctx.obj |= {"typed": call, "resumed": record, "given": given, "changes": changes}
         return args
 
 
 def _name_of(option: Words, names: Mapping[str, str]) -> str:
+    """Return the parameter that an option sets; the option itself if it is unknown."""
     word = option[0].partition("=")[0]
     return names.get(word) or names.get(word[:2], word)
 
 
 def _directory() -> str:
+    """Return the working directory; empty if it no longer exists."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:  # the call is refused later
@@ -67,7 +78,7 @@ def _directory() -> str:
 
 
 def refuse_typed(record: RunRecord, directory: str, typed: TypedWords, given: Set[str]) -> None:
-    """Raise a UserError for a run that can't be resumed, or words that don't fit it. Pure."""
+    """Refuse a run that cannot be resumed, or words that do not fit it. Pure."""
     from ipexctl.run.start.resume import refuse_job  # seldom needed
 
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
@@ -98,7 +109,7 @@ def refuse_typed(record: RunRecord, directory: str, typed: TypedWords, given: Se
 
 
 def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Words]]) -> list[Words]:
-    """Recorded options that no typed option replaces, then the typed options, and a module last. Pure."""
+    """Return the recorded options that no typed option replaces, then the typed options, and a module last. Pure."""
     given = {name for name, _ in typed}
     replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
     replaced |= {"detach", *((*_HOSTS, "limit") if given & _HOSTS else ())}  # no option follows a detached run again

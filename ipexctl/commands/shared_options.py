@@ -1,6 +1,7 @@
-"""Declares options that several commands share, and turns a function into a typer command. A command takes a group of
-options (`Targets`, `Home` …) as one parameter. `option` declares an option of the command line alone; `declare` is for
-options that playbooks and files also have.
+"""Declare options that several commands share, and turn a function into a typer command.
+
+A command takes a group of options (`Targets`, `Home` …) as one parameter. `option` declares an option of the command
+line alone; `declare` (of `option_declaration.py`) is for options that playbooks and files also have.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def option(declaration: str, help_text: str | None = None, default: object = Non
 
 
 def _typer_option(declaration: str, help_text: str | None, default: object, **settings: Any) -> Any:
+    """Return typer's object for an option."""
     words = declaration.split()
     names = [word for word in words if word.startswith("-")]
     # The code that reads the file reports an unreadable one.
@@ -57,6 +59,8 @@ def _typer_option(declaration: str, help_text: str | None, default: object, **se
 
 
 class DeclaredOption(NamedTuple):
+    """An option as one field of a record."""
+
     type: Any
     default: object
     declaration: Declaration
@@ -68,11 +72,12 @@ def option_group(options: Mapping[str, DeclaredOption]) -> Any:
 
 
 def flag(declaration: str, help_text: str | None = None, default: bool = False, **settings: Any) -> Any:
+    """Declare an option without a value."""
     return option(declaration, help_text, default, **settings)
 
 
 def argument(metavar: str, help_text: str | None = None, default: object = dataclasses.MISSING, **settings: Any) -> Any:
-    """Required unless it has a default, which `{default}` in the help becomes."""
+    """Declare an argument, which is required unless it has a default. `{default}` in its help becomes the default."""
     help_text = with_default(help_text, default) if help_text else help_text
     settings = {"metavar": metavar, "help": help_text, "show_default": False} | settings
     typer_default = ... if default is dataclasses.MISSING else default
@@ -80,34 +85,45 @@ def argument(metavar: str, help_text: str | None = None, default: object = datac
 
 
 _DEFAULTS_NOTE: Final = "ipexctl.defaults-note"
+"""Key of the context's `meta` for the note on defaults from files."""
 _SELDOM: Final = frozenset((*CONNECTION, "config", "iface", "no_color"))
+"""Options that --help leaves out if a command does not say which it shows."""
 _IS_SHORT: Final = "ipexctl.short-help"
+"""Key of the context's `meta`: True for --help."""
 
 
 class ConfiguredCommand(AdoptsOptions, TyperCommand):
-    """Takes defaults of its options from files and variables, except for its help. --help is of a page, --help-all has
-    every option."""
+    """A command that takes defaults of its options from files and variables.
+
+    --help fits on a page, --help-all has every option.
+    """
 
     most_used: Collection[str] = ()
-    """Options of --help; empty for all but those of `_SELDOM`."""
+    """Parameters that --help shows; empty for all but those of `_SELDOM`."""
 
     def get_help(self, ctx: Any) -> str:
+        """Return the text of --help."""
         ctx.meta[_IS_SHORT] = True
         return super().get_help(ctx)
 
     def get_full_help(self, ctx: Any) -> str:
+        """Return the text of --help-all."""
         ctx.meta[_IS_SHORT] = False
         return super().get_help(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters; for --help only those that it shows."""
         params = super().get_params(ctx)
         if not ctx.meta.get(_IS_SHORT):
             return params
-        is_argument = {param.name for param in params if param.param_type_name == "argument"}
-        shown = {*self.most_used, *is_argument, "help", "help_all"}
-        return [each for each in params if (each.name in shown if self.most_used else each.name not in _SELDOM)]
+        arguments = {param.name for param in params if param.param_type_name == "argument"}
+        shown = {*self.most_used, *arguments, "help", "help_all"}
+        if self.most_used:
+            return [param for param in params if param.name in shown]
+        return [param for param in params if param.name not in _SELDOM]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options and, in the short help, how to see the others."""
         self.format_panels(ctx, formatter)
         if ctx.meta.get(_IS_SHORT):
             formatter.write_paragraph()
@@ -116,9 +132,11 @@ class ConfiguredCommand(AdoptsOptions, TyperCommand):
             formatter.write_text(f"Every option: {ctx.command_path} --help-all{ways}")
 
     def format_panels(self, ctx: Any, formatter: Any) -> None:
+        """Write the options."""
         super().format_options(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options, after setting their defaults. Help needs no defaults."""
         given: dict[str, Any] = self.make_parser(ctx).parse_args(args=list(args))[0]
         if not (given.get("help") or given.get("help_all") or (not args and self.no_args_is_help)):
             from ipexctl.commands.defaults import set_defaults  # 12 ms, which help does not need
@@ -131,6 +149,7 @@ class ConfiguredCommand(AdoptsOptions, TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command. A command that starts or plans something first says which defaults come from files."""
         params = ctx.params
         is_shown = ctx.info_name == "run" or params.get("dry_run") or params.get("check") or params.get("verbose")
         if is_shown and not params.get("json") and not params.get("quiet") and (note := ctx.meta.get(_DEFAULTS_NOTE)):
@@ -139,9 +158,10 @@ class ConfiguredCommand(AdoptsOptions, TyperCommand):
 
 
 def completion(kind: str) -> Callable[[typer.Context, str], list[str]]:
-    """What Tab offers for an option; `kind` is a function of `complete.py`."""
+    """Return what Tab offers for an option. `kind`: name of a function of `complete.py`."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        """Return the words for Tab."""
         from ipexctl.commands.complete import COMPLETIONS  # 40 ms, for Tab alone
 
         return COMPLETIONS[kind](ctx, incomplete)
@@ -155,14 +175,14 @@ RUN: Final = argument(
     "last",
     autocompletion=completion("runs"),
 )
-"""For commands that only read."""
+"""Argument of commands that only read."""
 NAMED_RUN: Final = argument(
     "RUN",
     "Run id, a unique part of it, `last` of this project, or `last:all`.",
     None,
     autocompletion=completion("runs"),
 )
-"""For commands that can end a run. If it is missing, the error names the last run."""
+"""Argument of commands that can end a run. If it is missing, the error names the last run."""
 RUNS: Final = argument(
     "RUN…",
     "Run ids, unique parts of them, `last` of this project, or `last:all`.",
@@ -186,6 +206,7 @@ GROUP: Final = option("--group NAME", "Dependency group of the project to instal
 
 
 def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    """Print the help with every option, and exit."""
     if wanted and not ctx.resilient_parsing:
         assert isinstance(ctx.command, ConfiguredCommand)
         print_document(ctx.command.get_full_help(ctx) + "\n")
@@ -207,6 +228,8 @@ HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 # Unused eq and repr would take a third of the time for these classes at each start.
 @dataclass(frozen=True, eq=False, repr=False)
 class HostOptions:
+    """Options that choose hosts and how to reach them."""
+
     hostfile: Path | None = option(
         "--hostfile -H PATH",
         "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
@@ -240,7 +263,7 @@ class HostOptions:
         TRANSPORT,
     )
     defaults: Defaults = dataclasses.field(default_factory=dict)
-    """Options above whose value comes from a file."""
+    """Options of this call that a file sets: parameter → value."""
 
     @property
     def names_hosts(self) -> bool:
@@ -250,19 +273,23 @@ class HostOptions:
 
     @property
     def host_options(self) -> dict[str, Any]:
+        """The values of the options of this class: parameter → value."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(HostOptions)}
 
     @property
     def typed(self) -> frozenset[str]:
+        """Names of the options that the command line sets to another value than the default."""
         fields = (field for field in dataclasses.fields(self) if field.name != "defaults")
         changed = (field.name for field in fields if getattr(self, field.name) != field.default)
         return frozenset(name for name in changed if name not in self.defaults)
 
     @property
     def config_file(self) -> str | None:
+        """The file that `--config` names, if an option has a default from it; else None."""
         return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)
 
     def is_found(self, name: str) -> bool:
+        """True if the option has its value from a file that the user did not name."""
         return name in self.defaults and self.defaults[name].is_found
 
     def is_shared_default(self, name: str) -> bool:
@@ -270,6 +297,7 @@ class HostOptions:
         return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
     def without_defaults(self: AnyHosts, *names: str) -> AnyHosts:
+        """Return the options without the defaults of files: of these names, or of all."""
         built_in: dict[str, Any] = {
             field.name: field.default for field in dataclasses.fields(self) if field.name in self.defaults
         }
@@ -280,13 +308,15 @@ class HostOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Targets(HostOptions):
+    """Options of commands that work on hosts."""
+
     forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
     timeout: float | None = TIMEOUT
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunHosts(HostOptions):
-    """For commands about a run: where to look for one that this machine did not begin, and how to log in."""
+    """Options of commands about a run: where to look for a run that this machine did not begin, and how to log in."""
 
     home: Path | None = option(
         "--home DIR", "Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
@@ -294,11 +324,14 @@ class RunHosts(HostOptions):
 
     @classmethod
     def of(cls, targets: Targets, home: Home) -> RunHosts:
+        """Return the same options of another command."""
         return cls(**targets.host_options, home=home.home)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Home:
+    """Options of the ipexctl home, and of the network between the nodes."""
+
     home: Path | None = option(
         "--home DIR", "Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
     )
@@ -309,6 +342,8 @@ class Home:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Output:
+    """Options of what a command prints."""
+
     json: bool = flag("--json", "Print one JSON document to stdout.")
     quiet: bool = flag("--quiet -q", "Print only problems to stderr.")
     verbose: int = option("--verbose -v", "Print each remote step and its time; -vv also its command.", 0, count=True)
@@ -317,6 +352,7 @@ class Output:
     def print_report(
         self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: object
     ) -> None:
+        """Print the report: with --json the document that `as_json` makes, else by `show`."""
         from ipexctl.ui.results import print_json
 
         if self.json:
@@ -325,6 +361,7 @@ class Output:
             show(report, quiet=self.quiet, **more)
 
     def print_note(self, text: str) -> None:
+        """Print a line to stderr, unless --quiet is set."""
         if not self.quiet:
             print_message(text)
 
@@ -340,20 +377,22 @@ SHARED_GROUPS[:] = [
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanOutput(Output):
-    """For `run`, whose plan is its only JSON document."""
+    """Options of `run`, whose plan is its only JSON document."""
 
     json: bool = flag("--json", "With --dry-run: print the plan as one JSON document.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextOutput(Output):
-    """For commands that refuse --json and name another command that has it."""
+    """Options of commands that refuse --json, and name another command that has it."""
 
     json: bool = flag("--json", hidden=True)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StackOptions:
+    """Options that choose a stack."""
+
     torch: str | None = option("--torch V", "torch version, such as 2.8 or 2.8.0.")
     stack: str | None = option(
         "--stack NAME",
@@ -368,7 +407,7 @@ class StackOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ViewOptions:
-    """How output is shown. Raises a UserError for options that exclude each other."""
+    """Options of how output is shown. Raises a UserError for options that exclude each other."""
 
     plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
     live: bool = flag("--live", "Show the live view; an error without a terminal.")
@@ -386,13 +425,16 @@ class ViewOptions:
 
 
 def is_on_command_line(ctx: typer.Context, name: str) -> bool:
+    """True if the parameter is on the command line."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def command(*, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any) -> Callable[[Command], typer.Typer]:
+    """Return a decorator that makes a typer app with one command from a function."""
 
     def app_of(function: Command) -> typer.Typer:
+        """Return the app."""
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         subcommand(app, cls=cls, **settings)(function)
         return app
@@ -403,6 +445,7 @@ def command(*, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any
 def subcommand(
     app: typer.Typer, name: str | None = None, *, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any
 ) -> Callable[[Command], Command]:
+    """Return a decorator that adds a function to an app as a command. The function itself stays as it is."""
     return lambda function: app.command(name, cls=cls, **settings)(grouped(function))
 
 
@@ -410,32 +453,39 @@ _type_hints: Any = functools.cache(get_type_hints)
 
 
 def grouped(command: Command) -> Command:
+    """Return the function with a signature that typer reads: one parameter for each option, in place of groups of
+    options.
+    """
     signature = inspect.signature(command, eval_str=True)
     types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     options = {"ctx": context} | {
-        own.name: own
+        single.name: single
         for name, parameter in signature.parameters.items()
-        for own in _options(name, parameter.annotation, parameter.default)
+        for single in _options(name, parameter.annotation, parameter.default)
     }
-    options |= {own.name: own for own in _options(_CONFIG, Path | None, CONFIG)}
-    options |= {own.name: own for own in _options(_HELP_ALL, bool, HELP_ALL)}
+    options |= {single.name: single for single in _options(_CONFIG, Path | None, CONFIG)}
+    options |= {single.name: single for single in _options(_HELP_ALL, bool, HELP_ALL)}
 
     @functools.wraps(command)
     def call(**values: object) -> None:
+        """Call the function with its groups of options."""
         del values[_CONFIG], values[_HELP_ALL]  # the values of the file are defaults by now
         set_colors(on=not values.get("no_color"))
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
-    call.__annotations__ = {name: own.annotation for name, own in options.items()}
+    call.__annotations__ = {name: single.annotation for name, single in options.items()}
     call.option_types = {  # type: ignore[attr-defined]
-        name: OptionType.of(own.annotation, own.default) for name, own in options.items() if own is not context
+        name: OptionType.of(single.annotation, single.default)
+        for name, single in options.items()
+        if single is not context
     }
     return call  # type: ignore[return-value]
 
 
 def _options(name: str, annotation: object, default: object) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each option of a group, or for the option itself."""
     if dataclasses.is_dataclass(annotation):
         hints = _type_hints(annotation)
         for field in dataclasses.fields(annotation):
@@ -444,13 +494,14 @@ def _options(name: str, annotation: object, default: object) -> Iterator[inspect
         info = default.metadata[_TYPER]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
     elif isinstance(default, dataclasses.Field) and _GROUP in default.metadata:
-        for own, declared in default.metadata[_GROUP].items():
-            yield _declared_option(own, declared)
+        for option_name, declared in default.metadata[_GROUP].items():
+            yield _declared_option(option_name, declared)
     elif isinstance(default, dataclasses.Field) and (declaration := declaration_of(default)) is not None:
         yield _declared_option(name, DeclaredOption(annotation, default.default, declaration))
 
 
 def _declared_option(name: str, declared: DeclaredOption) -> inspect.Parameter:
+    """Return the parameter of an option that playbooks and files also have."""
     # Our own check of limits also serves playbooks and ipexctl.toml, so typer gets none.
     declaration, is_list = declared.declaration, declared.type == tuple[str, ...]
     info = _typer_option(
@@ -459,19 +510,22 @@ def _declared_option(name: str, declared: DeclaredOption) -> inspect.Parameter:
         None if is_list else declared.default,
         autocompletion=completion("environments") if declaration.kind == "env" else None,
     )
-    is_here = declaration.kind == "directory"  # shells complete its name
-    annotation = list[str] | None if is_list else Path | None if is_here else declared.type
+    is_on_control_machine = declaration.kind == "directory"  # shells complete its name
+    annotation = list[str] | None if is_list else Path | None if is_on_control_machine else declared.type
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
 
 
 def _value(name: str, annotation: object, values: dict[str, Any], default: object = None) -> Any:
+    """Return the value of a parameter: of a group, a record with the values of its options."""
     if annotation == Defaults:
         return defaults_of(values["ctx"])
     if annotation == tuple[str, ...]:
         return tuple(values[name] or ())
     if isinstance(default, dataclasses.Field) and _GROUP in default.metadata:
         group = default.metadata[_GROUP]
-        return annotation(**{own: _value(own, declared.type, values) for own, declared in group.items()})  # type: ignore[operator]
+        return annotation(
+            **{option_name: _value(option_name, declared.type, values) for option_name, declared in group.items()}
+        )  # type: ignore[operator]
     if not dataclasses.is_dataclass(annotation):
         return values[name]
     hints = _type_hints(annotation)

@@ -1,4 +1,4 @@
-"""`ipexctl stop`: stops a run on every node."""
+"""`ipexctl stop`: stop a run on every node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipexctl.projects.root import ProjectHere
 
 
 def refuse_last(record: RunRecord, word: str | None) -> None:
-    """Raise a UserError for a last run that was begun in another project."""
+    """Refuse `last` (or no word) if the last run was begun in another project."""
     if record.is_kept and word in LAST and not ProjectHere.find().has(record.typed.directory, record.project):
         reason = f"the last run, {record.id}, is of {record.project or 'another project'}"
         raise UserError(reason, fix=Fix(f"`ipexctl stop {record.id}`"))

@@ -1,4 +1,7 @@
-"""`--summary FILE` of run, attach and wait: the outcome of a run as JSON, for scripts."""
+"""`--summary FILE` of run, attach and wait: the outcome of a run as JSON, for scripts.
+
+The file is checked before the run and written at its end, so a problem that arises in between is only printed.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ from ipexctl.ui.message_output import print_message
 
 
 def check_summary(path: Path | None) -> None:
-    """Raise a UserError for a file that can't be written at the end of the run."""
+    """Refuse a file that cannot be written at the end of the run."""
     if path is not None and (problem := _unwritable(path)):
         raise UserError(f"--summary {path}: {problem}", fix="name a file that can be written")
 
 
 def _unwritable(path: Path) -> str:
+    """Return why the file cannot be written; empty if it can."""
     try:
         if path.is_dir():
             return "it is a directory"
@@ -46,8 +50,10 @@ def write_summary(
     seconds: float,
     other_runs: Sequence[OtherRun] | None = None,
 ) -> bool:
-    """Write the outcome; return True if that worked. id and state are null if no run started. `other_runs`: runs on the
-    hosts when the call started, if it checked.
+    """Write the outcome; return True if that worked, else print why not and return False.
+
+    `record`: None if no run started; id and state are then null. `other_runs`: runs on the hosts when the call started;
+    None if it did not look.
     """
     others = None if other_runs is None else tuple(other_runs)
     call = CallDocument(code, round(seconds, 3), others)
@@ -65,6 +71,7 @@ def write_summary(
 def write_summary_of_run(
     path: Path, record: RunRecord, code: int, seconds: float, other_runs: Sequence[OtherRun] | None = None
 ) -> bool:
+    """Write the outcome of a run whose final status was copied here; return True if that worked."""
     return write_summary(
         path, record, read_final_status(RunRegistry().directory / record.id), code, seconds, other_runs
     )

@@ -1,4 +1,4 @@
-"""`ipexctl sync`: syncs a project directory to the same path on every host."""
+"""`ipexctl sync`: sync a project directory to the same path on every host."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def sync_command(
     selection = select(targets, root)
 
     def print_project(project: Project) -> None:
+        """Print what is sent, and to which hosts."""
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
 
     with open_hosts(targets, home, output, hosts=selection.hosts, steps_from=2) as (opened, interrupt):
@@ -63,12 +64,14 @@ def sync_command(
 
 
 def as_json(report: SyncReport) -> dict[str, Any]:
+    """Return the document."""
     hosts = [host_json(result, without=("moved_away",), aside=encode(result.moved_away)) for result in report.hosts]
     root = os.fspath(report.root)
     return report_json("sync", report, without=("size",), hosts=hosts, root=root, bytes=report.size)
 
 
 def show(report: SyncReport, *, quiet: bool = False) -> None:
+    """Print the results; with --dry-run also the paths."""
     show_results(report.hosts, _describe, quiet=quiet, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_paths(report)
@@ -83,6 +86,7 @@ def show(report: SyncReport, *, quiet: bool = False) -> None:
 
 
 def _describe(result: SyncResult) -> str:
+    """Describe what was sent to a host."""
     if result.status != "changed":
         return result.reason
     count = result.files_sent
@@ -92,6 +96,7 @@ def _describe(result: SyncResult) -> str:
 
 
 def _show_paths(report: SyncReport) -> None:
+    """Print the paths that would be sent or deleted, once for equal hosts."""
     listed = [result for result in report.hosts if result.would_send or result.would_delete]
     groups = fold_equal(listed, lambda result: (result.would_send, result.would_delete))
     for (send, delete), names in groups.items():
@@ -100,6 +105,7 @@ def _show_paths(report: SyncReport) -> None:
 
 
 def _print_next_step(report: SyncReport) -> None:
+    """Print what to type next."""
     statuses = {result.status for result in report.hosts}
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")

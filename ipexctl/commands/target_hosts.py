@@ -1,5 +1,6 @@
-"""Turns the options that all commands share into hosts and a session pool, before any host is contacted. Suggested
-commands repeat the options that choose hosts, except defaults that every command reads from the same file.
+"""Turn the options that all commands share into hosts and a session pool, before any host is contacted.
+
+Suggested commands repeat the options that choose hosts, except defaults that every command reads from the same file.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ if TYPE_CHECKING:  # slow to import
     from ipexctl.launch.spec import AccelerateConfig
 
 _MOST_SHOWN = 300
-"""Characters of a command that -vv prints; a script is longer."""
+"""Characters of a remote command that -vv prints; a script is longer."""
 
 
 def choose_hosts(targets: Targets) -> tuple[Host, ...]:
+    """Return the hosts of the call, as `select` does."""
     return select(targets).hosts
 
 
@@ -46,7 +48,11 @@ def select(
     accelerate: AccelerateConfig | None = None,
     limit_name: str = "--limit",
 ) -> Selection:
-    """`project`: root of the project; None for the project of the current directory. `limit_name`: what was typed."""
+    """Return the hosts of the call, and where they come from. Raises a UserError for a wrong option or hostfile.
+
+    `project`: root of the project; None for the project of the current directory. `limit_name`: what was typed instead
+    of --limit.
+    """
     request = _request(targets, accelerate)._replace(limit_name=limit_name)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
@@ -58,6 +64,7 @@ def select(
 
 
 def _source(selection: Selection, request: HostRequest, targets: Targets) -> str:
+    """Return where the hosts come from: for a default of a file, with its line."""
     name = "hosts" if request.hosts is not None else "hostfile" if request.hostfile is not None else ""
     setting = targets.defaults.get(name)
     if setting is None:
@@ -67,7 +74,7 @@ def _source(selection: Selection, request: HostRequest, targets: Targets) -> str
 
 
 def host_options(targets: Targets, home: Home | None = None, hostfile: Path | None = None) -> str:
-    """Options that choose and reach the same hosts, for suggested commands.
+    """Return the options that choose and reach the same hosts, for suggested commands; empty if none are needed.
 
     `hostfile`: the hostfile that was found, if another command would not find it.
     """
@@ -94,11 +101,12 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
 
 
 def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
+    """Return the options of this call that suggested commands repeat."""
     return CallOptions(host_options(targets, home), typed=tuple(sys.argv[1:]))
 
 
 def with_login(record: RunRecord, targets: Targets) -> RunRecord:
-    """The record with this call's ways to its hosts."""
+    """Return the record with the login settings of this call. A run that was found on hosts already has them."""
     if not record.is_kept:  # it was found by them
         return record
     node0, *nodes = override_logins(
@@ -120,6 +128,7 @@ def with_login(record: RunRecord, targets: Targets) -> RunRecord:
 
 
 def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> HostRequest:
+    """Return what chooses the hosts. Raises a UserError for a wrong time or key."""
     check_seconds("--connect-timeout", targets.connect_timeout)
     check_seconds("--timeout", targets.timeout)
     check_identity(targets.identity)
@@ -143,12 +152,13 @@ def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> Ho
 
 
 def check_identity(identity: Path | None) -> None:
-    """Raise a UserError for a key that is named and not there: another one would log in without a word."""
+    """Refuse a private key that does not exist: ssh would log in with another one without a word."""
     if identity is not None and not identity.expanduser().is_file():
         raise UserError(f"--identity: there is no {identity}", fix="name a key that exists, or leave --identity out")
 
 
 def current_directory() -> Path:
+    """Return the working directory. Raises a UserError if it no longer exists."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -156,13 +166,14 @@ def current_directory() -> Path:
 
 
 def check_home(home: Home) -> str:
-    """Return the home on the nodes; checks --home and --iface."""
+    """Check --home and --iface; return the ipexctl home on the nodes."""
     if home.iface is not None:
         InterfaceChoice(home.iface)
     return home_on_nodes(home.home, os.environ)
 
 
 def connect_options(targets: Targets, output: Output | None = None, transport: Transport = OVER_SSH) -> ConnectOptions:
+    """Return how to connect to the hosts of the call. `output`: None to print no steps."""
     return ConnectOptions(
         transport=transport,
         connect_timeout=targets.connect_timeout,
@@ -180,8 +191,10 @@ def session_pool(
     quiet: bool = False,
     node0s: Sequence[Host] = (),
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
-    """Open a session pool. The first signal cancels all steps. `hosts`: pass them if the command needs no ssh, so that
-    sessions may go over job steps. `node0s`: hosts that may become node0 of a run, whose supervisor outlives the call.
+    """Open a session pool. The first signal cancels all steps.
+
+    `hosts`: pass them if the command needs no ssh, so that sessions may go over job steps. `node0s`: hosts that may
+    become node0 of a run, whose supervisor outlives the call.
     """
     options = connect_options(targets, output, transport_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))
@@ -198,8 +211,9 @@ def open_hosts(
     announces: bool = True,
     steps_from: int = 1,
 ) -> Iterator[tuple[OpenHosts, Interrupt]]:
-    """Open the chosen hosts, or `hosts`. `announces`: say how the hosts are reached if `auto` chose it. `steps_from`:
-    how many -v show remote steps.
+    """Open the chosen hosts, or `hosts`. Errors get the options of the call in their fixes.
+
+    `announces`: say how the hosts are reached if `auto` chose it. `steps_from`: how many -v show remote steps.
     """
     home_dir = check_home(home)
     chosen = choose_hosts(targets) if hosts is None else tuple(hosts)
@@ -215,6 +229,7 @@ def open_hosts(
 
 
 def transport_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Transport:
+    """Choose how hosts are reached; say so if `auto` chose another way than ssh."""
     transport = choose_transport(targets.transport, hosts, os.environ)
     if targets.transport == TRANSPORT and not quiet and (text := transport.announcement(os.environ)):
         print_message(text)
@@ -223,18 +238,20 @@ def transport_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool
 
 @contextmanager
 def open_pool(options: ConnectOptions, forks: int = 1) -> Iterator[tuple[SessionPool, Interrupt]]:
+    """Open a session pool that the first signal cancels."""
     cancel = Cancel()
     with cancelling(cancel) as interrupt, open_sessions(options, cancel, forks=forks) as pool:
         yield pool, interrupt
 
 
 def step_printer(output: Output | None) -> OnStep | None:
-    """Print each remote step and its time with -v, and its command with -vv."""
+    """Return a function that prints each remote step and its time, and with -vv its command; None without -v."""
     if output is None or not output.verbose:
         return None
     commands = output.verbose > 1
 
     def print_step(host: Host, command: Command | None, seconds: float) -> None:
+        """Print one step. `command`: None for the connection itself."""
         label = "connected" if command is None else command.label
         print_message(f"{host.name}: {label} ({seconds:.3f} s)")
         if commands and command is not None:

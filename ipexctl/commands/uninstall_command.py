@@ -1,4 +1,7 @@
-"""`ipexctl uninstall`: removes ipexctl from the hosts and from the control machine."""
+"""`ipexctl uninstall`: remove ipexctl from the hosts and from the control machine.
+
+The list that the user confirms is made by the same code that removes, so it shows what would happen.
+"""
 
 from __future__ import annotations
 
@@ -84,6 +87,7 @@ _FOUND: Final = {
     "hub": "directory of a hub's cache",
     "temporary": "temporary file",
 }
+"""Kind of files that are removed → what a text counts."""
 _LEFT: Final = {
     "runs": "output of runs",
     "projects": "files that runs wrote",
@@ -96,10 +100,13 @@ _LEFT: Final = {
     "config": "your settings",
     "labs": "labs",
 }
+"""Kind of files that stay → what a text says."""
 _UNSHOWN: Final = ("starting", "over", "busy")
+"""Fields that no document has."""
 
 
 def as_json(report: UninstallReport) -> dict[str, Any]:
+    """Return the document."""
     obstacles = [{"name": name, "reason": error.reason, "fix": error.fix} for name, error in report.obstacles.items()]
     return report_json(
         "uninstall",
@@ -114,6 +121,7 @@ def as_json(report: UninstallReport) -> dict[str, Any]:
 
 
 def _files_json(result: UninstallResult) -> dict[str, Any]:
+    """Return what was found on a host, and what is left there."""
     return {
         "found": [_group_json(group) for group in result.found],
         "left": [{**_group_json(group), "fix": group.fix} for group in result.left],
@@ -122,10 +130,12 @@ def _files_json(result: UninstallResult) -> dict[str, Any]:
 
 
 def _group_json(group: FileGroup) -> dict[str, Any]:
+    """Return a group of files."""
     return {"kind": group.kind, "count": group.entries, "bytes": group.size, "path": group.path}
 
 
 def show(report: UninstallReport, *, quiet: bool = False) -> None:
+    """Print what was found, or removed, on each host, what is left, and what would be refused now."""
     alike = group_by(
         report.results, lambda result: (result.status, result.reason, result.foreign, tuple(map(_name, result.found)))
     )
@@ -136,14 +146,15 @@ def show(report: UninstallReport, *, quiet: bool = False) -> None:
     for fix, lines in _left(report).items():
         print_lines([*lines, "  " + fix])
     names = [result.host.name for result in report.results if result.host.name in report.obstacles]
-    for fix, of_fix in group_by(names, lambda name: report.obstacles[name].fix).items():
-        reasons = group_by(of_fix, lambda name: report.obstacles[name].reason)
+    for fix, names_of_fix in group_by(names, lambda name: report.obstacles[name].fix).items():
+        reasons = group_by(names_of_fix, lambda name: report.obstacles[name].reason)
         lines = [f"{fold(hosts)}: {reason}" for reason, hosts in reasons.items()]
         print_with_fix("\n".join(["note: now the call without --dry-run is refused:", *lines]), fix)
     _print_next_step(report)
 
 
 def _left(report: UninstallReport) -> dict[str, list[str]]:
+    """Return what stays, by its fix: fix → lines."""
     hosts: dict[tuple[str, str], list[str]] = {}
     for result in report.results:
         for group in result.left:
@@ -157,21 +168,23 @@ def _left(report: UninstallReport) -> dict[str, list[str]]:
 
 
 def _name(group: FileGroup) -> str:
+    """Return what a text calls the files."""
     return _FOUND.get(group.kind) or f"{group.kind} {group.path}"
 
 
 def _describe(results: Sequence[UninstallResult]) -> str:
-    """Of hosts that have the same kinds of files: how many of each on all of them."""
-    found, result = [], results[0]
-    for groups in zip(*(each.found for each in results), strict=True):
+    """Describe what hosts with the same kinds of files have: how many of each kind on all of them together."""
+    texts, result = [], results[0]
+    for groups in zip(*(other.found for other in results), strict=True):
         name, count = _name(groups[0]), sum(group.entries for group in groups)
         what = format_count(count, name) if groups[0].kind in _FOUND else name
-        found.append(f"{what} ({readable(sum(group.size for group in groups))})")
+        texts.append(f"{what} ({readable(sum(group.size for group in groups))})")
     others = f"of these, not yours: {name_owners(result.foreign)}" if result.foreign else ""
-    return "; ".join(filter(None, (", ".join(found), others, result.reason))) or "nothing of ipexctl"
+    return "; ".join(filter(None, (", ".join(texts), others, result.reason))) or "nothing of ipexctl"
 
 
 def _print_next_step(report: UninstallReport) -> None:
+    """Print what to type next."""
     if not report.has_changes:
         return
     if report.is_survey:
@@ -184,6 +197,6 @@ def _print_next_step(report: UninstallReport) -> None:
 
 
 def confirm(report: UninstallReport) -> bool:
-    """Ask. Only y or yes confirms; a closed stdin does not."""
+    """Ask whether to remove. Only y or yes confirms; a closed stdin does not."""
     answer = ask(f"Remove this from {format_count(len(report.hosts), 'host')} and the control machine? (y/n)")
     return answer.strip().lower() in ("y", "yes")

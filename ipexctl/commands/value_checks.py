@@ -1,4 +1,4 @@
-"""Checks a value of a file of defaults as its command would later, before any host is contacted."""
+"""Check a value of a file of defaults as its command would later, before any host is contacted."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 
 
 def check_value(param: Any, value: Any) -> None:
-    """Raise a UserError for a value that the command would refuse whatever the other options are."""
-    name, given = param.name, {param.name: value}
+    """Refuse a value that the command would refuse whatever its other options are."""
+    name, values = param.name, {param.name: value}
     if name in DECLARED and (name != "python" or param.metavar == "PATH"):
         from ipexctl.run.start.start_request import check_request
 
-        check_request(Asked(argv=("",), **given))
+        check_request(Asked(argv=("",), **values))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog import known_rows
         from ipexctl.stack.expected_stack import check_stack_request
         from ipexctl.stack.resolve.model import StackRequest
 
-        check_stack_request(StackRequest(**given), known_rows(os.environ))
+        check_stack_request(StackRequest(**values), known_rows(os.environ))
     else:
         _check_text(param, value)
 

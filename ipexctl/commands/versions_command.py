@@ -1,4 +1,4 @@
-"""`ipexctl versions`: the table of stacks, and the choice with its reason."""
+"""`ipexctl versions`: show the table of stacks, and the one that install would choose, with the reason."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def versions_command(
 
 
 def _same_call(request: StackRequest) -> str:
+    """Return the options of the request, for suggested commands."""
     pairs = [(f"--{name}", getattr(request, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     require = " --require-oneccl" if request.require_oneccl else ""
     return option_text(pairs) + require
@@ -64,6 +65,7 @@ _DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi
 
 
 def show_versions(report: VersionsReport, *, quiet: bool, options: str = "") -> None:
+    """Print the table of stacks, the choice, and hosts that did not answer."""
     outcome = report.outcome
     chosen = outcome.row if isinstance(outcome, StackPlan) else None
     if not quiet:
@@ -83,6 +85,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, options: str = "") -> 
 
 
 def as_json(report: VersionsReport) -> dict[str, Any]:
+    """Return the document."""
     outcome = report.outcome
     refused = isinstance(outcome, Refusal)
     return {
@@ -112,13 +115,14 @@ def as_json(report: VersionsReport) -> dict[str, Any]:
 
 
 def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ...]:
+    """Return the stacks that are still possible; empty if the request is refused."""
     if isinstance(outcome, Refusal):
         return ()
     return (outcome,) if isinstance(outcome, StackPlan) else outcome.candidates
 
 
 def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:
-    """The table. If the torch-only variant of an IPEX stack is the choice, it follows that stack."""
+    """Return the rows of the table. If the torch-only variant of an IPEX stack is the choice, it follows that stack."""
     shown = list(rows)
     if chosen is not None and all(row.name != chosen.name for row in rows):
         index = next((index for index, row in enumerate(rows) if row.stock().name == chosen.name), -1)
@@ -127,6 +131,7 @@ def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[Stac
 
 
 def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
+    """Return the cells of a stack; the choice is marked by a star."""
     return (
         ("* " if chosen is not None and row.name == chosen.name else "  ") + row.name,
         row.torch,
@@ -140,7 +145,9 @@ def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
 
 
 def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
-    """For each stack, the last transformers and accelerate with IPEX and oneCCL; stacks that agree share a line."""
+    """Return for each stack the last transformers and accelerate with IPEX and oneCCL; stacks that agree share a
+    line.
+    """
     stacks: dict[str, list[str]] = {}
     for row in rows:
         if row.hugging_face:
@@ -152,6 +159,7 @@ def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
 
 
 def _with_gloo_overflow(rows: Sequence[StackSpec]) -> list[str]:
+    """Warn of stacks in which ports of ranks can be attacked; empty if the table has none."""
     names = [row.name for row in rows if row.gloo_overflow]
     if not names:
         return []
@@ -159,6 +167,7 @@ def _with_gloo_overflow(rows: Sequence[StackSpec]) -> list[str]:
 
 
 def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
+    """Return the lines of the choice. `options`: of the call, for the next command; None to leave it out."""
     parts = [
         f"torch {plan.torch}",
         f"IPEX {plan.ipex}" if plan.ipex else "",
@@ -177,9 +186,11 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
+    """Return the text as lines, the second and later ones indented."""
     return wrap_text(text, min(100, output_width(80)), hanging="    ")
 
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:
+    """Return the choice."""
     fields = encode(plan, without=("row", "reason", "bundled_mpi", "torch_wheel", "notes"))
     return {"name": plan.row.name, **fields, "mpi": plan.mpi, "retired": plan.row.retired}

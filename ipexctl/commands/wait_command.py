@@ -1,4 +1,7 @@
-"""`ipexctl wait`: waits until runs are over, and exits with their code."""
+"""`ipexctl wait`: wait until runs are over, and exit with their code.
+
+Nothing that happens to this call touches a run.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ def wait_command(
     with call_about_runs(output, only_waits=True) as (caller, interrupt):
 
         def show(result: KnownRun) -> None:
+            """Print the end of a run as soon as it is seen."""
             if not output.json and (interrupt.code is None or result.is_over):
                 show_waited(result, quiet=output.quiet)
 
@@ -62,6 +66,7 @@ def wait_command(
 
 
 def show_waited(result: KnownRun, *, quiet: bool) -> None:
+    """Print how a run ended, or why its end was not seen."""
     run = result.record.id
     if result.status is not None and result.is_over:
         if not (quiet and result.exit_code == 0):
@@ -76,6 +81,7 @@ def show_waited(result: KnownRun, *, quiet: bool) -> None:
 
 
 def as_json(results: Sequence[KnownRun], exit_code: int) -> dict[str, Any]:
+    """Return the document."""
     return {
         "schema": "ipexctl.wait/1",
         "runs": [encode(result.document) for result in results],

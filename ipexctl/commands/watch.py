@@ -1,6 +1,8 @@
-"""Follows a run for `run` and `attach`: reacts to signals, keys, a lost node0 and the end of the run.
-The first Ctrl-C stops the run, the second exits at once and leaves that to a process in the background. SIGTERM does
-the same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal.
+"""Follow a run for `run` and `attach`: react to signals, keys, a lost node0 and the end of the run.
+
+The first Ctrl-C stops the run. The second exits at once, and leaves the stop to a process in the background. SIGTERM
+does the same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader of stdout never
+delays a signal.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from ipexctl.ui.run.events import EventsView
 from ipexctl.ui.run.plain import PlainRun, RunView, wants_live
 
 _MAIN: Final = "import sys; sys.path.pop(0); from ipexctl.__main__ import main; main()"
-"""As `-m ipexctl`, but without the directory of the call, whose files may be anybody's."""
+"""As `python -m ipexctl`, but without the working directory in the search path, whose files may be anybody's."""
 
 
 def watch_run(
@@ -52,9 +54,10 @@ def watch_run(
     events: EventsView | None = None,
     detaching: Collection[int] = (signal.SIGHUP,),
 ) -> int:
-    """Show the run until it ends or the user detaches; return the call's exit code. `started`: the session that started
-    the run, which is closed here, and its first call. `interrupt`: a signal that already arrived. `detaching`: signals
-    that detach; others stop the run.
+    """Show the run until it ends or the user detaches; return the exit code of the call.
+
+    `started`: the session that started the run, which is closed here, and its first call. `interrupt`: a signal that
+    already arrived. `detaching`: signals that detach; others stop the run.
     """
     if events is not None:
         events.record = record
@@ -80,7 +83,7 @@ def open_view(
     cancel: Cancel,
     stop: Callable[[], None],
 ) -> RunView:
-    """`stop` is called to stop the run; `cancel` is thrown to detach."""
+    """Return the view that the call asks for. `stop` is called to stop the run; `cancel` is thrown to detach."""
     if not wants_live(plain=options.plain):
         return PlainRun(cancel, ranks=ranks, quiet=output.quiet, folds=not options.plain)
     from ipexctl.ui.run.live_view import LiveRun  # rich's layout is slow to import
@@ -91,6 +94,8 @@ def open_view(
 
 
 class _Watching:
+    """Following one run. `code` is the exit code of the signal that ended it; None without a signal."""
+
     def __init__(
         self,
         record: RunRecord,
@@ -103,6 +108,7 @@ class _Watching:
         detaching: Collection[int],
     ) -> None:
         self.code: int | None = None
+        """Exit code for the first signal; None without one."""
         self._detaching = detaching if record.is_own else (*detaching, signal.SIGINT)
         self._is_detached = False
         self._record = record
@@ -111,11 +117,16 @@ class _Watching:
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
         self._number = int(signal.SIGINT)
+        """Signal that the ranks get if the run is stopped."""
         self._over = threading.Event()
+        """Set once nothing of the run is followed any more."""
         self._last_event_at = time.monotonic()
+        """When the run last sent something."""
         self._not_stopped = ""
+        """Why the run could not be stopped after a signal; empty if it was, or if no signal asked for it."""
         self._view: RunView = events or open_view(record, view, ranks, output, self._cancel, self._stop_requested.set)
         self._ended: RunEnded | None = None
+        """The end of the run; None if it was not seen."""
         self._run_dir = RunRegistry().directory / record.id
         self._follower = Follower(
             record,
@@ -131,6 +142,7 @@ class _Watching:
         )
 
     def run(self, interrupt: Interrupt | None = None) -> int:
+        """Follow the run, and return the exit code. `interrupt`: a signal that arrived before."""
         threading.Thread(target=self._stop_when_asked, name="stop", daemon=True).start()
         with handling_signals(self._handle_signal), self._view:
             if interrupt is not None and interrupt.code is not None:
@@ -144,6 +156,10 @@ class _Watching:
         return self._print_end(ended)
 
     def _follow(self) -> RunEnded | None:
+        """Follow the run to its end; None if the call detached or was cut short.
+
+        If node0 is lost, the local copy tells the end.
+        """
         try:
             return self._follower.follow()
         except Cancelled:
@@ -154,6 +170,7 @@ class _Watching:
             self._over.set()
 
     def _print_end(self, ended: RunEnded | None) -> int:
+        """Print how the run ended, or that it goes on; return the exit code."""
         run = self._record.id
         is_cut_short = self._view.drops_output and self._cancel.thrown
         is_stopped = self.code is not None and not self._is_detached and (ended is None or is_cut_short)
@@ -184,32 +201,39 @@ class _Watching:
         return 0 if ended is None else ended.exit_code
 
     def _print_gpu_command(self) -> None:
+        """Print the command that lets the script see GPUs."""
         print_message(Fix("  to say that there are GPUs: {line}", line=self._record.gpu_command))
 
     def _left_lines(self) -> tuple[str, ...]:
+        """Return the lines that say where the run goes on."""
         record = self._record
         whose = "" if record.is_own else explain_foreign_run(record)
         return left_lines(record.id, record.node0.name, self._follower.unseen, whose)
 
     def _has_left_ended(self) -> bool:
+        """True if the reader of stdout closed it, and the run has ended."""
         status = self._follower.status
         return self._ended is None and self._view.broken is not None and status is not None and status.is_over
 
     def finish(self, code: int, reason: str, fix: str) -> None:
+        """Write the end to the view. `reason`, `fix`: of a failed connection; empty without one."""
         status = self._ended.status if self._ended is not None else read_final_status(self._run_dir)
         self._view.finish(code, status, reason, fix)
         if self.code is None:
             self._check_output()
 
     def _check_output(self) -> None:
+        """Raise an OutputError if stdout broke."""
         if self._view.broken is not None:
             raise OutputError(self._view.broken)
 
     def _on_event(self, event: RunUpdate) -> None:
+        """Show an event."""
         self._view.watch(event)
         self._last_event_at = time.monotonic()
 
     def _open(self, cancel: Cancel) -> Session:
+        """Return the session that started the run, on the first call; later a new one."""
         session, self._session = self._session, None
         if session is None:
             return self._connector.open(self._record.node0, cancel)
@@ -217,7 +241,7 @@ class _Watching:
         return session
 
     def _handle_signal(self, number: int, leave: Leave) -> None:
-        """The first signal stops the run or detaches; the second exits."""
+        """React to a signal: the first stops the run or detaches, the second exits."""
         if self.code is None:
             self.code = 128 + number
             self._is_detached = number in self._detaching
@@ -241,7 +265,7 @@ class _Watching:
             leave(Fix("exited without waiting; {end}", end=end))
 
     def _stop_when_asked(self) -> None:
-        """Thread: stop the run when a key or signal requests it; the follower continues and shows the end."""
+        """Stop the run when a key or a signal asks for it. A thread; the follower continues and shows the end."""
         while True:
             self._stop_requested.wait()
             self._stop_requested.clear()
@@ -254,6 +278,7 @@ class _Watching:
                     self._cancel.throw()
 
     def _stop(self) -> None:
+        """Stop the run. Raises a HostError if it is not the user's own, or does not end."""
         if not self._record.is_own:
             raise HostError(
                 Fix(f"{explain_foreign_run(self._record)}; `ipexctl stop {self._record.id} --force` stops it")
@@ -264,6 +289,7 @@ class _Watching:
             raise HostError("it has the request to stop, but has not ended yet")
 
     def _report_not_stopped(self, reason: str) -> None:
+        """After a signal, end the call with the reason; after a key, show it and go on."""
         if self.code is not None:
             self._not_stopped = reason
             self._cancel.throw()

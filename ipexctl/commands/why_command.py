@@ -1,4 +1,8 @@
-"""`ipexctl why`: the first failure of a run, its last lines, the likely cause and the fix; slow ranks; or stacks."""
+"""`ipexctl why`: explain a run: its first failure, last lines, likely cause and fix; slow ranks; or stacks of live
+ranks.
+
+This module only prints. `run/why` finds the cause.
+"""
 
 from __future__ import annotations
 
@@ -74,63 +78,75 @@ def why_command(
 
 
 def profile_live(record: RunRecord, output: Output, *, timeout: float | None = None) -> tuple[int, ProfileAnswer]:
-    """Profile the next steps of a live run, and print what is missing. Returns an exit code and the missing ranks."""
+    """Profile the next steps of a live run, and print which ranks are missing. Returns an exit code and the missing
+    ranks.
+
+    Raises Interrupted after a signal.
+    """
     output.print_note(f"profiling the next steps of {record.id}; Ctrl-C ends the waiting, not the run")
     with call_about_runs(output, only_waits=True, timeout=timeout) as (caller, interrupt):
         try:
-            found = request_profile(record, caller)
+            missing = request_profile(record, caller)
         except (CallError, Cancelled) as error:
             if interrupt.code is not None or isinstance(error, Cancelled):
                 print_message("ranks that got the request are profiled", Fix(f"  to see it: `ipexctl why {record.id}`"))
                 raise Interrupted(interrupt.code or 130) from None
             print_with_fix(error.message, error.fix)
             return error.exit_code, ()
-    if isinstance(found, RunStatus):
+    if isinstance(missing, RunStatus):
         print_with_fix(f"run {record.id} has ended: no steps to profile", "start it with --profile for its first steps")
         return 1, ()
-    for reason, ranks in group_by(found, attrgetter("reason")).items():
+    for reason, ranks in group_by(missing, attrgetter("reason")).items():
         print_message(f"no profile of {name_ranks(ranks)}: {reason}")
-    return int(bool(found)), found
+    return int(bool(missing)), missing
 
 
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
+    """Print the stacks of a live run, and exit."""
     wanted = chosen_ranks(record, ranks)
 
     def show_error(reason: str) -> None:
+        """Print a document without stacks, if the call asks for JSON."""
         if output.json:
             show_json(None, record.id, reason)
 
     try:
         with call_about_runs(output, timeout=timeout) as (caller, _):
-            found = dump(record, caller, wanted)
+            stacks = dump(record, caller, wanted)
     except CallError as error:
         show_error(error.message)
         print_with_fix(error.message, error.fix)
         raise typer.Exit(error.exit_code) from None
-    if isinstance(found, RunStatus):
-        show_error(f"the run has ended: {found.state}")
-        show_over(found, record.id)
+    if isinstance(stacks, RunStatus):
+        show_error(f"the run has ended: {stacks.state}")
+        show_over(stacks, record.id)
         raise typer.Exit(1)
     if output.json:
-        show_json(found, record.id)
+        show_json(stacks, record.id)
     else:
-        show_stacks(found, record.id, everything=everything, quiet=output.quiet)
-    raise typer.Exit(0 if found.is_complete else 1)
+        show_stacks(stacks, record.id, everything=everything, quiet=output.quiet)
+    raise typer.Exit(0 if stacks.is_complete else 1)
 
 
 _ENDS: Final = {"ok": "succeeded", "failed": "failed", "stopped": "was stopped", "lost": "is lost"}
+"""State → how the headline says it."""
 _ROWS_OF_A_LINE: Final = 3
+"""Rows of the terminal that a line of output may take."""
 _PIPED: Final = 500
+"""Characters of a line of output, if stdout is no terminal."""
 _STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
+"""Stream → what its lines are called."""
 _PURPOSES: Final = {
     "why": "see where each rank is: ",
     "attach": "watch it: ",
     "stop": "end it, only if it hangs: ",
     "report": "see it on one page: ",
 }
+"""Command → what it is for, if several are suggested."""
 
 
 def show(answer: WhyResult, *, quiet: bool = False) -> None:
+    """Print the answer; --quiet hides nothing of it."""
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
@@ -139,7 +155,7 @@ def show(answer: WhyResult, *, quiet: bool = False) -> None:
 
 
 def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
-    """The answer as lines, the headline first. `columns`: 0 to wrap nothing."""
+    """Return the answer as lines, the headline first. `columns`: width of the terminal; 0 to wrap nothing."""
     diagnosis = answer.diagnosis
     if answer.failed_call is not None:
         yield from _failed_call(answer.failed_call, columns, colors=colors)
@@ -176,6 +192,7 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
 
 
 def _cause(diagnosis: Diagnosis, cause: Cause, columns: int, *, colors: bool) -> Iterator[str]:
+    """Yield the cause, what shows it, and the fix."""
     yield ""
     source = ""
     is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
@@ -183,14 +200,14 @@ def _cause(diagnosis: Diagnosis, cause: Cause, columns: int, *, colors: bool) ->
         source = f" (in the output of rank {cause.rank} on {cause.host})"
     for line in fold_text(f"{label_of(cause)}: {cause.sentence}{source}", columns):
         yield paint(line, "1", on=colors)
-    for seen in describe_evidence(diagnosis):
-        yield from fold_text(seen, columns, "  ")
+    for evidence in describe_evidence(diagnosis):
+        yield from fold_text(evidence, columns, "  ")
     for clause in clauses(cause.fix):
         yield from fold_fix(clause, columns)
 
 
 def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]:
-    """Slow ranks and links; if there are none, that only of a live run."""
+    """Yield slow ranks and links. That there are none is said only of a live run."""
     verdict, closing = answer.slow, list[str]()
     if answer.state == "running" and answer.cause is None and verdict.unjudged in ("", "too-short"):
         closing += comparison_lines(ToldRun(answer.record, False), verdict)
@@ -199,6 +216,7 @@ def _slow_part(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str
 
 
 def _headline(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]:
+    """Yield the headline, and the measured throughput."""
     for line in fold_text(answer.headline, columns):
         yield paint(line, "1", on=colors)
     if measured := throughput_text(answer.run.throughput):
@@ -206,7 +224,7 @@ def _headline(answer: WhyResult, columns: int, *, colors: bool) -> Iterator[str]
 
 
 def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
-    """Reason (maybe several lines) and fix of a call that started no run."""
+    """Yield reason (maybe several lines) and fix of a call that started no run."""
     at = format_clock(failed.at, "%Y-%m-%d %H:%M:%S")
     reason, *more = failed.reason.splitlines() or [""]
     sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
@@ -219,6 +237,7 @@ def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[
 
 
 def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool) -> Iterator[str]:
+    """Yield the last lines of the first rank that failed, by stream."""
     limit = columns * _ROWS_OF_A_LINE - 8 if columns else _PIPED
     stream = ""
     for line in lines:
@@ -230,6 +249,7 @@ def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool
 
 
 def _cut(text: str, limit: int) -> str:
+    """Return the text, or its beginning and end if it is longer than `limit`."""
     if len(text) <= limit:
         return text
     half = max(10, limit // 2 - 2)
@@ -237,6 +257,6 @@ def _cut(text: str, limit: int) -> str:
 
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:
-    """Lines for the end of a failed run: the likely cause, and the command that tells more."""
+    """Return the lines for the end of a failed run: the likely cause, and the command that says more."""
     known = [f"  {label_of(cause)}: {cause.sentence}"] if cause is not None else []
     return [*known, Fix(f"  why, and what to do: `ipexctl why {run}`")]

@@ -1,7 +1,7 @@
-"""Reads the file that `accelerate config` writes, in every format since 0.19, and takes over its options.
+"""Read the file that `accelerate config` writes, in every format since 0.19, and take over its options.
 
-Options of the command line win over the file. The error for a setting that machines with ssh and without GPUs can't
-meet points at its line. A key that means nothing there is ignored, and an unknown key gets a note.
+Options of the command override the file. A setting that machines with ssh and without GPUs cannot meet is an error that
+points at its line. A key that has no effect here is ignored, and an unknown key gets a note.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.text import expand_tilde
 
 CPU_KINDS: Final = ("NO", "MULTI_CPU")
+"""Values of `distributed_type` that are possible."""
 NESTED: Final[Mapping[str, tuple[str, ...]]] = {
     "ipex_config": ("ipex", "ipex_enabled", "ipex_fusion_enabled", "use_xpu"),
     "mpirun_config": ("mpirun_hostfile", "mpirun_ccl"),
@@ -37,6 +38,7 @@ USED: Final = (
     "compute_environment", "debug", "distributed_type", "machine_rank", "main_process_ip", "main_process_port",
     "mixed_precision", "num_machines", "num_processes", "use_cpu", "fp16",
 )  # fmt: skip
+"""Keys that are read."""
 IGNORED: Final = (
     "command_file", "commands", "deepspeed_config", "downcast_bf16", "enable_cpu_affinity", "fp8_config", "fsdp_config",
     "gpu_ids", "main_training_function", "megatron_lm_config", "parallelism_config", "rdzv_backend", "same_network",
@@ -46,12 +48,18 @@ IGNORED: Final = (
 _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
+"""Values of `mixed_precision`."""
 DEFAULTS: Final = ("default_config.yaml", "default_config.json")
+"""Names of accelerate's default file."""
 LARGEST: Final = 1_000_000
+"""The largest number that the file may have."""
 
 
 def read_accelerate(text: str, path: str) -> AccelerateConfig:
-    """Read YAML or JSON. Raises a FileError with the line if it is neither or not for CPUs."""
+    """Read YAML or JSON. `path`: of the file, for messages.
+
+    Raises a FileError that points at the line if the text is neither, or not for CPUs; a UserError if it is empty.
+    """
     tree = YamlTree(text, path)
     if tree.root is None:
         raise UserError(f"{path} is empty", fix="accelerate config writes one")
@@ -59,7 +67,10 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 
 
 def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateConfig:
-    """`is_typed`: the user named the file on this command line."""
+    """Read an accelerate config. Raises a UserError if it cannot be read, and as `read_accelerate`.
+
+    `is_typed`: True if the user named the file on this command line.
+    """
     try:
         text = (read_typed if is_typed else read_regular)(expand_tilde(path), ACCELERATE).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -71,7 +82,10 @@ def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateCon
 
 
 def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
-    """Fill options that the command line does not set from the file."""
+    """Return the spec with the options of the file that the command does not set.
+
+    `num_processes` is the total. With `num_machines`, each host gets its share.
+    """
     asked = spec.asked
     n, ppn, sources = asked.n, asked.ppn, dict(asked.sources)
     if n is None and ppn is None and config.processes is not None:
@@ -92,13 +106,14 @@ def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
 
 
 def default_file(environ: Mapping[str, str]) -> Path | None:
+    """Return accelerate's default file; None if the user has none."""
     cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    place = expand_tilde(Path(environ.get("HF_HOME") or cache, "accelerate"))
-    return next((file for name in DEFAULTS if (file := place / name).is_file()), None)
+    directory = expand_tilde(Path(environ.get("HF_HOME") or cache, "accelerate"))
+    return next((file for name in DEFAULTS if (file := directory / name).is_file()), None)
 
 
 def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tuple[str, ...]:
-    """Notes about the file for these hosts. `node0`: all names and addresses of the first host."""
+    """Return notes on the file for these hosts. `node0`: all names and addresses of the first host."""
     notes = list(config.notes)
     if config.machines > hosts:
         notes.append(
@@ -113,6 +128,8 @@ def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tup
 
 
 class _AccelerateConfigReader:
+    """Reads one file. Values with a section are read from the section, or from the top level."""
+
     def __init__(self, tree: YamlTree, path: str) -> None:
         self._tree, self._path = tree, path
         assert tree.root is not None
@@ -122,6 +139,7 @@ class _AccelerateConfigReader:
         self._nested = {section: self._section(section) for section in NESTED}
 
     def config(self) -> AccelerateConfig:
+        """Return the values of the file. Called once."""
         kind = self._distributed_type()
         self._note_unknown()
         if self._flag(self._top.get("use_cpu")) is False:
@@ -155,22 +173,25 @@ class _AccelerateConfigReader:
         )
 
     def _section(self, name: str) -> dict[str, Entry]:
-        """Keys of a section, and its keys that are at the top level by mistake."""
+        """Return the keys of a section, and its keys that stand at the top level by mistake, with a note on these."""
         entry = self._top.get(name)
-        found: dict[str, Entry] = {}
+        keys: dict[str, Entry] = {}
         if entry is not None and not is_null(entry.value):
-            found = {item.key: item for item in self._tree.entries(entry.value, name)}
+            keys = {item.key: item for item in self._tree.entries(entry.value, name)}
         misplaced = [
             key for key in NESTED[name] if key in self._top and (name, key) != ("dynamo_config", "dynamo_backend")
         ]
         if misplaced:
             verb = "belongs" if len(misplaced) == 1 else "belong"
-            place = f"{self._path}:{_line(self._top[misplaced[0]])}"
-            self._notes.append(f"{place}: {', '.join(misplaced)} {verb} below {name}, indented: read as if it were")
-        return {**{key: self._top[key] for key in misplaced}, **found}
+            line = f"{self._path}:{_line(self._top[misplaced[0]])}"
+            self._notes.append(f"{line}: {', '.join(misplaced)} {verb} below {name}, indented: read as if it were")
+        return {**{key: self._top[key] for key in misplaced}, **keys}
 
     def _distributed_type(self) -> str:
-        """Refuse files for GPUs, TPUs, SageMaker and the like."""
+        """Return the kind, in capitals; empty if the file has none.
+
+        Raises a FileError for GPUs, TPUs, SageMaker and the like.
+        """
         environment = self._top.get("compute_environment")
         if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
             raise self._tree.error(
@@ -181,22 +202,23 @@ class _AccelerateConfigReader:
         kind = self._top.get("distributed_type")
         if kind is None:
             return ""
-        named = self._tree.text(kind.value).upper()
-        if named in ("FALSE", ""):  # `NO` without quotes is YAML's word for false
-            named = "NO"
-        if named == "MULTI_GPU":
-            place = f"{self._path}:{_line(kind)}"
-            self._notes.append(f"{place}: MULTI_GPU is read as MULTI_CPU, ranks compute on CPUs")
-            named = "MULTI_CPU"
-        if named not in CPU_KINDS:
+        name = self._tree.text(kind.value).upper()
+        if name in ("FALSE", ""):  # `NO` without quotes is YAML's word for false
+            name = "NO"
+        if name == "MULTI_GPU":
+            line = f"{self._path}:{_line(kind)}"
+            self._notes.append(f"{line}: MULTI_GPU is read as MULTI_CPU, ranks compute on CPUs")
+            name = "MULTI_CPU"
+        if name not in CPU_KINDS:
             raise self._tree.error(
                 kind.value,
-                f"{quote(named)} is not for CPUs",
+                f"{quote(name)} is not for CPUs",
                 fix="MULTI_CPU, and use_cpu: true; accelerate config asks for both",
             )
-        return named
+        return name
 
     def _note_unknown(self) -> None:
+        """Add a note for each unknown key."""
         self._note_unknown_keys(
             self._top, (*USED, *IGNORED, *NESTED, *(key for keys in NESTED.values() for key in keys))
         )
@@ -211,6 +233,7 @@ class _AccelerateConfigReader:
                 self._notes.append(f"{place}: {quote(key)} is not a key of accelerate: ignored; {meant}")
 
     def _precision(self) -> str:
+        """Return `mixed_precision`; of old files, `fp16`. Notes that a precision is not possible on CPUs."""
         entry = self._top.get("mixed_precision")
         if entry is None:
             precision = "fp16" if self._flag(self._top.get("fp16")) else "no"
@@ -224,11 +247,12 @@ class _AccelerateConfigReader:
         return precision
 
     def _text(self, key: str) -> str:
+        """Return the text of a key at the top level; empty if the file does not have it."""
         entry = self._top.get(key)
         return self._tree.text(entry.value).strip() if entry is not None else ""
 
     def _port(self) -> int | None:
-        """The port; None for 0, which means a free port."""
+        """Return the port; None if there is none, or for 0, which means a free port."""
         entry = self._top.get("main_process_port")
         port = self._integer(entry)
         if entry is not None and port is not None and port > 65535:
@@ -236,7 +260,7 @@ class _AccelerateConfigReader:
         return port or None
 
     def _count(self, key: str) -> int | None:
-        """The number; None for -1, because the command line then sets it."""
+        """Return the number; None if there is none, or for -1, which leaves it to the command."""
         entry = self._top.get(key)
         number = self._integer(entry, minimum=-1)
         if entry is not None and number == 0:
@@ -244,6 +268,10 @@ class _AccelerateConfigReader:
         return None if number == -1 else number
 
     def _integer(self, entry: Entry | None, minimum: int = 0) -> int | None:
+        """Return the number; None if the file has no value.
+
+        Raises a FileError if it is no number from `minimum` to `LARGEST`.
+        """
         text = self._tree.text(entry.value).strip() if entry is not None else ""
         if entry is None or not text or text.lower() == "null":
             return None
@@ -256,6 +284,10 @@ class _AccelerateConfigReader:
         return number
 
     def _flag(self, entry: Entry | None) -> bool | None:
+        """Return the value; None if the file does not have the key.
+
+        Raises a FileError if it is neither true nor false.
+        """
         if entry is None:
             return None
         text = self._tree.text(entry.value).strip().lower()
@@ -267,4 +299,5 @@ class _AccelerateConfigReader:
 
 
 def _line(entry: Entry) -> int:
+    """Return the line number of the key."""
     return int(entry.key_node.start_mark.line) + 1

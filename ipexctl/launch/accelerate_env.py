@@ -1,4 +1,8 @@
-"""Makes the variables that accelerate sets for its ranks from its config file, as versions 0.19 to 1.15 do."""
+"""Make the variables that `accelerate launch` sets for its ranks from its config file, as versions 0.19 to 1.15 do.
+
+ipexctl starts the ranks itself, so without these variables a script would train with another precision than its
+accelerate config says.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ DYNAMO: Final[Mapping[str, str]] = {
     "use_dynamic": "False",
     "use_regional_compilation": "False",
 }
+"""Key of the file's dynamo section → its default."""
 FIRST_IPEX: Final = "0.20"
 """Versions before this one read IPEX_ENABLED."""
 WITHOUT_XPU: Final = "1.6"
@@ -30,11 +35,15 @@ FIRST_REGIONAL: Final = "1.7"
 
 
 def variables_of(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[Setting, ...]:
+    """Return the variables for a config.
+
+    `packages`: of the environment, whose version of accelerate decides which it reads.
+    """
     return tuple(_settings(config, packages.get(PROJECT), has_ipex=IPEX in packages))
 
 
 def unsupported_settings(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[str, ...]:
-    """Notes on settings of the file that the environment's accelerate does not support."""
+    """Return notes on settings of the file that the environment's accelerate does not support."""
     version = packages.get(PROJECT)
     if version is None:
         return ("the environment has no accelerate; its variables are set anyway, for scripts that read them",)
@@ -45,7 +54,10 @@ def unsupported_settings(config: AccelerateConfig, packages: Mapping[str, str]) 
 
 
 def no_optimize(packages: Mapping[str, str], request: str) -> str:
-    """Why this environment's accelerate does not call ipex.optimize, and what to type; empty if it does."""
+    """Return why this environment's accelerate does not call ipex.optimize, and what to type; empty if it does.
+
+    `request`: what asks for IPEX, for the text.
+    """
     version, torch = packages.get(PROJECT, ""), packages.get("torch", "")
     if version and not before(version, WITHOUT_IPEX):
         return Fix(
@@ -64,7 +76,7 @@ def no_optimize(packages: Mapping[str, str], request: str) -> str:
 
 
 def before(version: str, other: str) -> bool:
-    """True for an older version; an unreadable one counts as new."""
+    """True if `version` is older than `other`. A version that cannot be parsed counts as new."""
     try:
         return Version(version) < Version(other)
     except InvalidVersion:
@@ -72,7 +84,10 @@ def before(version: str, other: str) -> bool:
 
 
 def _settings(config: AccelerateConfig, version: str | None, *, has_ipex: bool) -> Iterator[Setting]:
+    """Yield the variables. `version`: of accelerate, None if the environment has none; then all are set."""
+
     def source(key: str) -> str:
+        """Return the reason of a variable: the key of the file that sets it."""
         return f"{config.path}: {key}"
 
     yield Setting("ACCELERATE_MIXED_PRECISION", config.mixed_precision, source("mixed_precision"))
@@ -93,12 +108,14 @@ def _settings(config: AccelerateConfig, version: str | None, *, has_ipex: bool) 
 
 
 def _ipex(config: AccelerateConfig, version: str | None, *, has_ipex: bool) -> Iterator[Setting]:
-    ipex, reason = config.ipex if config.ipex is not None else config.ipex_enabled, f"{config.path}: ipex_config"
+    """Yield the variables that turn IPEX on or off."""
+    uses_ipex = config.ipex if config.ipex is not None else config.ipex_enabled
+    reason = f"{config.path}: ipex_config"
     if version is not None and before(version, FIRST_IPEX):
-        if ipex:
+        if uses_ipex:
             yield Setting("IPEX_ENABLED", "true", reason)
     elif has_ipex and (version is None or before(version, WITHOUT_IPEX)):
         # like accelerate launch, also if the file does not mention it: without it, IPEX would be used
-        yield Setting("ACCELERATE_USE_IPEX", str(bool(ipex)).lower(), reason)
+        yield Setting("ACCELERATE_USE_IPEX", str(bool(uses_ipex)).lower(), reason)
         if version is not None and before(version, WITHOUT_XPU):
             yield Setting("ACCELERATE_USE_XPU", "false", f"{config.path}: use_cpu")

@@ -1,9 +1,9 @@
-"""Chooses how ranks add up gradients, in which format gradients cross the network, and whether ranks share frozen
-parameters: three rows of `rank_rules.py`. Pure.
+"""Choose how ranks add up gradients, in which format gradients cross the network, and whether ranks share frozen
+parameters.
 
-Shared memory needs x86-64, because it relies on that order of stores. `auto` leaves ranks that outnumber a host's cores
-to the backend, because a waiting rank spins for a moment. Sending fewer bytes between hosts changes the training a
-little, so only the user chooses it.
+Three rows of `rank_rules.py`. Pure. Shared memory needs x86-64, because it relies on that order of stores. `auto`
+leaves ranks that outnumber a host's cores to the backend, because a waiting rank spins for a moment. Sending fewer
+bytes between hosts changes the training a little, so only the user chooses it.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from ipexctl.node.common.rank_options import ALLREDUCE, SHARE_WEIGHTS, WIRE, Cho
 
 Version = tuple[int, int]
 OLDEST_TORCH: Final[Version] = (2, 1)
-"""Without it, the hooks of ranks exchange nothing."""
+"""With an older torch, the hooks of ranks exchange nothing."""
 OLDEST_OF_CALLS: Final = (2, 10)
-"""The first torch that tells a kernel of Python the reduction; before, only the gradients of DDP are taken."""
+"""The first torch that tells a kernel in Python which reduction is asked for.
+
+Before it, only the gradients of DDP are taken.
+"""
 CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-"""Of any size, if all ranks share a host."""
+"""Collectives in shared memory, of any size, if all ranks share a host."""
 DDP: Final = ("ddp",)
 AUTO_CALLS: Final = (*DDP, "all_gather", "reduce_scatter", "broadcast")
-"""Which `auto` takes, if they are large: `LEAST_OF_AUTO` in inrank/collectives.py."""
+"""Collectives that `auto` takes if they are large: see `LEAST_OF_AUTO` in inrank/collectives.py."""
 _SUBJECTS: Final[dict[tuple[str, ...], str]] = {
     DDP: "all-reduce of DDP",
     AUTO_CALLS: "all-reduce of DDP, and large all-gathers, reduce-scatters and broadcasts",
     CALLS: "collectives but all-to-all",
 }
-"""What a plan says of them."""
+"""What a plan says about these collectives."""
 HOOKS_SWITCH: Final = "IPEXCTL_HOOKS"
 _ARCHITECTURE: Final = "x86_64"
-_FEWEST: Final = 2
+_FEWEST_RANKS: Final = 2
+"""The fewest ranks on a host that can share memory."""
 BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
-"""Bytes relative to fp32."""
+"""Format → bytes of a gradient, compared with fp32."""
 
 
 def choose_allreduce(context: LaunchContext) -> Choice:
-    """Shared memory, or the backend's own all-reduce with the first reason for it."""
+    """Return shared memory, or the backend's own all-reduce with the first reason that speaks against shared memory."""
     choice = context.gathered.asked.allreduce
     if choice == "backend":
         return ALLREDUCE.off
@@ -60,7 +64,10 @@ def choose_allreduce(context: LaunchContext) -> Choice:
 
 
 def choose_wire(context: LaunchContext) -> Choice:
-    """The user's choice; or fp32, with the reason why no other format is possible, or `default` if one is."""
+    """Return the format that the user chose; or fp32, with the reason why no other format is possible.
+
+    If the user did not ask for another format, the reason may be `default` instead.
+    """
     asked, adding = context.gathered.asked, context.plan.choice(ALLREDUCE)
     if context.alone or asked.allreduce == "backend":
         return WIRE.off if asked.wire == "fp32" else Choice("fp32", "one-host" if context.alone else "backend-asked")
@@ -73,7 +80,7 @@ def choose_wire(context: LaunchContext) -> Choice:
 
 
 def choose_share_weights(context: LaunchContext) -> Choice:
-    """Whether ranks share frozen parameters, or the first reason why they can't."""
+    """Return whether ranks share frozen parameters; if they cannot, with the first reason."""
     if context.gathered.asked.share_weights == "off":
         return SHARE_WEIGHTS.off
     against = _obstacle_of_exchange(context)
@@ -81,7 +88,7 @@ def choose_share_weights(context: LaunchContext) -> Choice:
 
 
 def obstacle_of_hooks(context: LaunchContext, oldest: Version) -> ChoiceReason | None:
-    """Why the hooks can't act in ranks. A torch of unknown version passes."""
+    """Return why the hooks cannot act in ranks; None if they can. A torch of unknown version counts as new enough."""
     if context.wanted.get(HOOKS_SWITCH) == "off":
         return "hooks-off"
     version = torch_version(context.gathered)
@@ -89,7 +96,7 @@ def obstacle_of_hooks(context: LaunchContext, oldest: Version) -> ChoiceReason |
 
 
 def _obstacle_of_exchange(context: LaunchContext) -> ChoiceReason | None:
-    """Why the hooks of ranks can't exchange anything."""
+    """Return why the hooks of ranks cannot exchange anything; None if they can."""
     backend = context.plan.backend
     if backend != "gloo":
         return "no-process-group" if backend == "none" else "other-backend"
@@ -97,8 +104,11 @@ def _obstacle_of_exchange(context: LaunchContext) -> ChoiceReason | None:
     return "torch-unknown" if against is None and torch_version(context.gathered) is None else against
 
 
-def _obstacle(context: LaunchContext, *, fewest: int = _FEWEST) -> tuple[ChoiceReason | None, tuple[str, ...]]:
-    """Why shared memory can't add up gradients, and on which hosts. Some host must have `fewest` ranks or more."""
+def _obstacle(context: LaunchContext, *, fewest: int = _FEWEST_RANKS) -> tuple[ChoiceReason | None, tuple[str, ...]]:
+    """Return why shared memory cannot add up gradients, and the hosts that are the reason; (None, ()) if it can.
+
+    `fewest`: ranks that at least one host must have.
+    """
     nodes = context.nodes
     if (against := _obstacle_of_exchange(context)) is not None:
         return against, ()
@@ -111,26 +121,29 @@ def _obstacle(context: LaunchContext, *, fewest: int = _FEWEST) -> tuple[ChoiceR
 
 
 def torch_version(gathered: Gathered) -> tuple[int, int] | None:
-    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", gathered.env.packages.get("torch", ""))
-    return (int(found[1]), int(found[2])) if found else None
+    """Return the minor version of torch, as (2, 8); None if there is no torch, or its version cannot be parsed."""
+    version = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", gathered.env.packages.get("torch", ""))
+    return (int(version[1]), int(version[2])) if version else None
 
 
 def choice_text(context: LaunchContext) -> str | None:
-    found, wire = context.plan.choice(ALLREDUCE), context.plan.choice(WIRE)
+    """Return how collectives are computed and why, for the plan; None with one rank, or another backend than gloo."""
+    adding, wire = context.plan.choice(ALLREDUCE), context.plan.choice(WIRE)
     if context.world_size == 1 or context.plan.backend != "gloo":
         return None
-    if wire.mode != "fp32" and found.mode == "backend":
+    if wire.mode != "fp32" and adding.mode == "backend":
         return "all-reduce of DDP: by ipexctl between hosts (--wire); FSDP's and other collectives: gloo"
-    words, subject = "gloo", "all-reduce"
-    if found.mode == "shared":
-        subject = _SUBJECTS[found.calls]
-        words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
-    if found.reason == "asked":
-        return f"{subject}: {words}, by --allreduce {found.mode}"
-    return f"{subject}: {words}: {reason_text(context, found, 'shared memory', OLDEST_TORCH)}"
+    way, subject = "gloo", "all-reduce"
+    if adding.mode == "shared":
+        subject = _SUBJECTS[adding.calls]
+        way = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
+    if adding.reason == "asked":
+        return f"{subject}: {way}, by --allreduce {adding.mode}"
+    return f"{subject}: {way}: {reason_text(context, adding, 'shared memory', OLDEST_TORCH)}"
 
 
 def wire_text(context: LaunchContext) -> str | None:
+    """Return the format between hosts, for the plan; None for fp32."""
     mode = context.plan.choice(WIRE).mode
     if mode == "fp32":
         return None
@@ -142,7 +155,7 @@ def wire_text(context: LaunchContext) -> str | None:
 
 
 def reason_text(context: LaunchContext, choice: Choice, way: str, oldest: Version) -> str:
-    """The reason of a choice in words. `way`: what is not possible; `oldest`: version of torch that it needs."""
+    """Format the reason of a choice. `way`: what is not possible; `oldest`: the version of torch that it needs."""
     hosts, torch, needed = fold(choice.hosts), context.gathered.env.packages.get("torch"), "{}.{}".format(*oldest)
     texts: dict[ChoiceReason, str] = {
         "one-host": "all ranks are on one host",

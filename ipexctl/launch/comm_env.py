@@ -1,7 +1,8 @@
-"""Variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
+"""Choose the variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
 
 A variable is set where the library's own choice may hang or be slow (an address such as 127.0.1.1, a docker bridge,
-binding twice), and left alone where the site has set it or there is a fast network. Backend `none` gets none.
+binding twice). It is left alone where the site has set it, or where there is a fast network. Backend `none` gets no
+variables.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from ipexctl.launch.launch_context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
 
 _OMNI_PATH: Final = "hfi1"
+"""Beginning of the names of Omni-Path cards."""
 _ASKS_FIRST: Final = re.compile(r"MASTER_ADDR[\"']\s*(?:not\s+)?in\b")
+"""A script that looks whether MASTER_ADDR is set before it sets it."""
 _OWN_MASTER: Final = re.compile(
     r"^[^#\n]*(?:\[[\"']MASTER_ADDR[\"']\]\s*=\s*[\"']|init_method\s*=\s*[\"']tcp://)(?P<place>localhost|[\d.]+)[\"':]",
     re.MULTILINE,
 )
+"""A line that sets an address of rank 0."""
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables by which the ranks meet and communicate."""
     if context.plan.backend == "none":
         return
     yield from _rendezvous(context)
@@ -35,16 +40,18 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def over_mpi(context: LaunchContext) -> bool:
-    """True if oneCCL uses the MPI library. oneCCL is built for Intel MPI and needs its mpirun."""
+    """True if oneCCL uses the MPI library, which must be Intel's and needs its mpirun."""
     transport = context.wanted.get("CCL_ATL_TRANSPORT", "mpi")
     return context.plan.backend == "ccl" and context.mpi is not None and context.mpi.is_of_oneccl and transport == "mpi"
 
 
 def _uses_libfabric(context: LaunchContext) -> bool:
+    """True if oneCCL or the MPI sends through libfabric."""
     return context.plan.backend == "ccl" or (context.mpi is not None and context.mpi.sends_by_libfabric)
 
 
 def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the address and port of rank 0, and the network interface of each node."""
     port = context.gathered.asked.master_port
     if context.alone:
         yield Setting("MASTER_ADDR", "127.0.0.1", "all ranks are on this one host")
@@ -58,6 +65,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
         yield Setting("MASTER_PORT", str(port), reason)
 
     def loopback_or_iface(node: NodeLayout) -> ChosenValue | None:
+        """Return the interface that gloo uses on the node; None if no interface has the node's address."""
         if context.alone:
             return "lo", "all ranks are on this one host: nothing leaves it"
         if node.iface is None:
@@ -67,6 +75,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
         )
 
     def rpc(node: NodeLayout) -> ChosenValue | None:
+        """Return the same interface for torch.distributed.rpc."""
         choice = loopback_or_iface(node)
         return (choice[0], "the same for torch.distributed.rpc") if choice else None
 
@@ -75,6 +84,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _oneccl(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables of oneCCL: its workers, their cores, and the transport."""
     reason = "one thread keeps up with one network link; more take cores from the computation"
     if not context.workers:
         reason = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
@@ -83,6 +93,7 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
     yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), reason)
 
     def affinity(node: NodeLayout) -> ChosenValue | None:
+        """Return the cores of the node's workers; None if they are not bound."""
         cores = [core for slot in node.binding.slots for core in slot.workers]
         if not cores or len(cores) != context.workers * node.count:
             return None
@@ -95,6 +106,7 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _offload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
+    """Return that communication runs in the rank's own thread, and why; None if workers have cores."""
     if node.binding.workers:
         return None
     if context.world_size == 1:
@@ -111,6 +123,7 @@ def _offload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
 
 
 def _transport(context: LaunchContext) -> Iterator[Setting]:
+    """Yield how oneCCL sends: over Intel MPI if its mpirun starts the ranks, else over libfabric."""
     if over_mpi(context):
         yield Setting(
             "CCL_ATL_TRANSPORT",
@@ -146,6 +159,9 @@ def _transport(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _fabric(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the provider of libfabric and its interface: tcp, unless there is a fast network or another provider was
+    chosen.
+    """
     if context.alone and (context.plan.backend != "ccl" or over_mpi(context)):
         return
     if _has_fast_network(context):
@@ -160,6 +176,7 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
     yield Setting("FI_PROVIDER", "tcp", "plain Ethernet; by default libfabric may choose a provider that hangs")
 
     def interface(node: NodeLayout) -> ChosenValue | None:
+        """Return the interface that the provider uses on the node; None if no interface has the node's address."""
         if context.alone:
             return "lo", "all ranks are on this one host"
         if node.iface is None:
@@ -173,7 +190,10 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _has_fast_network(context: LaunchContext) -> bool:
-    """True with InfiniBand or Omni-Path that is up. RoCE does not count: it needs switches set up for it."""
+    """True if there are several nodes, and each has InfiniBand or Omni-Path that is up.
+
+    RoCE does not count, because it needs switches that are set up for it.
+    """
     return not context.alone and all(
         any(
             "ACTIVE" in (card.state or "").upper() and (card.link == "InfiniBand" or card.name.startswith(_OMNI_PATH))
@@ -184,6 +204,7 @@ def _has_fast_network(context: LaunchContext) -> bool:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
+    """Warn of an address of rank 0 that is not used, and of interfaces that are not known."""
     if context.plan.backend == "none":
         return
     if (note := _other_master(context)) is not None:
@@ -203,23 +224,27 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _other_master(context: LaunchContext) -> str | None:
-    """Note for a script, or a pasted line, with another MASTER_ADDR, such as 127.0.0.1. A line's is never used."""
+    """Return a note on another MASTER_ADDR, such as 127.0.0.1, in the script or the pasted line; None if there is none.
+
+    The address of a pasted line is never used.
+    """
     node0, wanted = context.nodes[0], context.gathered.asked.master_addr
     host, script = context.gathered.hosts[0], context.gathered.spec.project.script
-    own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
-    own |= node0.facts.network.addresses
+    node0_names = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
+    node0_names |= node0.facts.network.addresses
 
     def is_elsewhere(address: str) -> bool:
+        """True if rank 0 is not at the address. A loopback address is right on a single node."""
         is_loopback = address in ("localhost", "::1") or address.startswith("127.")
-        return not (context.alone if is_loopback else address in own)
+        return not (context.alone if is_loopback else address in node0_names)
 
     text = (script.text if script is not None else "") or ""
-    for found in () if _ASKS_FIRST.search(text) else _OWN_MASTER.finditer(text):
-        if is_elsewhere(found["place"]):
+    for match in () if _ASKS_FIRST.search(text) else _OWN_MASTER.finditer(text):
+        if is_elsewhere(match["place"]):
             leave = (
                 "leave out what sets MASTER_ADDR, MASTER_PORT or init_method there: ipexctl sets them for every rank"
             )
-            return f"the script looks for rank 0 at {found['place']}, but it is at {node0.address}; {leave}"
+            return f"the script looks for rank 0 at {match['place']}, but it is at {node0.address}; {leave}"
     if not wanted or not is_elsewhere(wanted):
         return None
     source = context.gathered.asked.sources.get("master_addr", "MASTER_ADDR")
@@ -227,11 +252,15 @@ def _other_master(context: LaunchContext) -> str | None:
 
 
 def _yielding(context: LaunchContext) -> Iterator[Setting]:
-    """Waiting ranks spin on their core; with more ranks than cores they must yield it."""
+    """Yield variables that make waiting ranks yield their core, on nodes with more ranks and workers than cores.
+
+    oneCCL and the MPI wait by spinning.
+    """
     if context.plan.backend in ("gloo", "none"):
         return
 
     def settings_for(name: str, value: str) -> list[Setting]:
+        """Return the settings of a variable on the nodes that need it."""
         reason = "more ranks and workers than cores: those that wait yield their core instead of spinning on it"
         return context.per_node(name, lambda node: (value, reason) if _outnumbered(node) else None)
 
@@ -242,5 +271,6 @@ def _yielding(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _outnumbered(node: NodeLayout) -> bool:
+    """True if the node has more ranks and workers than CPUs."""
     binding = node.binding
     return binding.crowded or node.count * (1 + binding.workers) > max(1, node.facts.cpu.allowed or 1)

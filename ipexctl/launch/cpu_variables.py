@@ -1,7 +1,7 @@
-"""Chooses the variables for OpenMP, the allocator and the instruction sets, each with its reason. Pure.
+"""Choose the variables for OpenMP, the allocator and the instruction sets, each with its reason. Pure.
 
-A process must have one OpenMP only: Intel's is preloaded before torch's libgomp. If the CPUs differ, all ranks use the
-instructions of the weakest, because they would round differently.
+A process must have only one OpenMP, so Intel's is preloaded before torch's libgomp. If the CPUs differ, all ranks use
+the instructions of the weakest, because they would round differently.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ipexctl.node.common.plan import COMPILER, Setting
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables of ranks for threads, memory and instruction sets."""
     yield from _threads(context)
     yield from context.per_node("LD_PRELOAD", lambda node: _preload(context, node))
     yield from _malloc(context)
@@ -29,7 +30,10 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
-    """Path of libiomp5: the environment's, else the system's, else None."""
+    """Return the path of Intel's OpenMP: the environment's, else the system's.
+
+    None if neither has one, or if a pasted line asks for torch's own.
+    """
     env = context.gathered.env
     if context.gathered.asked.openmp == "default":
         return None
@@ -39,32 +43,41 @@ def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
 
 
 def _compiler(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
-    """The environment's compiler. Its kernels need Intel's OpenMP, which is preloaded."""
+    """Return the environment's compiler for a node without g++; None if the node needs or can use none.
+
+    What it compiles needs Intel's OpenMP, which is preloaded.
+    """
     env = context.gathered.env
-    is_there = {"ziglang", "intel-openmp"} <= set(env.packages) and env.prefix
-    if not is_there or "g++" in node.facts.environment.tools or not has_intel_openmp(context, node):
+    has_compiler = {"ziglang", "intel-openmp"} <= set(env.packages) and env.prefix
+    if not has_compiler or "g++" in node.facts.environment.tools or not has_intel_openmp(context, node):
         return None
     return f"{env.prefix}/{COMPILER}", "this host has no g++: torch.compile uses the one of install --with-compiler"
 
 
 def has_intel_openmp(context: LaunchContext, node: NodeLayout) -> bool:
+    """True if ranks on the node load Intel's OpenMP."""
     if "LD_PRELOAD" in context.wanted:
         return "libiomp5" in context.wanted["LD_PRELOAD"]
     return openmp_library(context, node) is not None
 
 
 def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
-    """True if the threads of each rank there take turns (SCHED_BATCH): on a single core, each message of gloo wakes up
-    a thread that would take the core from the one that computes. Ranks with more cores were not measured."""
+    """True if the threads of each rank on the node take turns (SCHED_BATCH).
+
+    On a single core, each message of gloo wakes up a thread that would take the core from the one that computes. Ranks
+    with more cores were not measured.
+    """
     binding = node.binding
-    one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)
-    return one_core and context.plan.backend == "gloo" and context.world_size > 1
+    has_one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)
+    return has_one_core and context.plan.backend == "gloo" and context.world_size > 1
 
 
 def _threads(context: LaunchContext) -> Iterator[Setting]:
+    """Yield OMP_NUM_THREADS."""
     omp = context.gathered.asked.omp
 
     def choose(node: NodeLayout) -> ChosenValue:
+        """Return the number of threads of a rank on the node, and how it was computed."""
         if omp is not None:
             return str(omp), context.gathered.asked.sources.get("omp", "set by --omp")
         reason = f"physical cores this account may use: {node.binding.formula}"
@@ -76,6 +89,7 @@ def _threads(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
+    """Return LD_PRELOAD: Intel's OpenMP, then the allocator; None without either."""
     parts = []
     reasons = []
     if library := openmp_library(context, node):
@@ -94,37 +108,45 @@ def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
 
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
-    """Paths to preload: tcmalloc, unless a pasted line names another allocator."""
+    """Return the paths of the allocator to preload: tcmalloc, unless a pasted line names another one.
+
+    Empty if there is none.
+    """
     choice = context.gathered.asked.allocator
     name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
     return node.facts.software.libraries.get(name, ()) if choice != "default" else ()
 
 
 def missing_libraries(context: LaunchContext) -> Iterator[str]:
+    """Warn of hosts without the allocator, or without Intel's OpenMP, that a pasted line asks for."""
     asked = context.gathered.asked
     if asked.allocator in ("tcmalloc", "jemalloc"):
         package = "libgoogle-perftools4" if asked.allocator == "tcmalloc" else "libjemalloc2"
-        lacking = [node.name for node in context.nodes if not _allocators(context, node)]
-        if lacking:
-            yield f"no {asked.allocator} on {fold(lacking)}, so malloc is used; to install it: apt install {package}"
-    lacking = [node.name for node in context.nodes if openmp_library(context, node) is None]
-    if asked.openmp == "intel" and lacking:
+        without = [node.name for node in context.nodes if not _allocators(context, node)]
+        if without:
+            yield f"no {asked.allocator} on {fold(without)}, so malloc is used; to install it: apt install {package}"
+    without = [node.name for node in context.nodes if openmp_library(context, node) is None]
+    if asked.openmp == "intel" and without:
         yield (
             Fix(
-                f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there; to install it: "
+                f"no Intel OpenMP on {fold(without)}, so torch's own is used there; to install it: "
                 "`ipexctl install --with intel-openmp`"
             )
         )
 
 
 def _malloc(context: LaunchContext) -> Iterator[Setting]:
-    """Without tcmalloc, make glibc's malloc keep freed memory, in huge pages. All versions read MALLOC_ variables."""
+    """Make glibc's malloc keep freed memory on hosts without tcmalloc, in huge pages if the processor gains by them.
+
+    Nothing is set if the user or a login sets a MALLOC_ variable. All versions of glibc read these variables.
+    """
     of_logins = (name for node in context.nodes for name in node.facts.environment.variables)
     if any(name.startswith("MALLOC_") for name in (*context.wanted, *of_logins)):
         return
     own_tunables = _own_tunables(context)
 
     def choose(name: str, value: str, reason: str) -> list[Setting]:
+        """Return the settings of a variable; none if the user's tunables set the same."""
         if f"{_TUNABLE_OF[name]}=" in own_tunables:
             return []  # malloc reads the tunable first
         return context.per_node(name, lambda node: (value, reason) if _has_malloc(context, node) else None)
@@ -141,7 +163,7 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _has_malloc(context: LaunchContext, node: NodeLayout) -> bool:
-    """True if ranks there use glibc's malloc."""
+    """True if ranks on the node use glibc's malloc."""
     own = context.wanted.get("LD_PRELOAD")
     return not (_allocators(context, node) if own is None else "malloc" in own)
 
@@ -151,27 +173,37 @@ _TUNABLE_OF: Final = {
     "MALLOC_MMAP_MAX_": "glibc.malloc.mmap_max",
     "MALLOC_TRIM_THRESHOLD_": "glibc.malloc.trim_threshold",
 }
+"""Variable → the tunable of glibc that sets the same."""
 _OLDEST_GLIBC: Final = (2, 35)
 """The first glibc whose malloc asks for huge pages."""
 
 
-def _huge_pages(context: LaunchContext, own: str) -> Iterator[Setting]:
-    """Put the tunable before the user's: of two values of one tunable, glibc takes the last."""
-    able = {node.name for node in context.nodes if _has_malloc(context, node) and _has_huge_pages(node)}
-    if not able or f"{_HUGE_PAGES}=" in own:
+def _huge_pages(context: LaunchContext, own_tunables: str) -> Iterator[Setting]:
+    """Yield the tunable for huge pages, before those of the user: of two values of one tunable, glibc takes the last.
+
+    `own`: tunables of the user or of all logins; empty without any.
+    """
+    using_huge_pages = {node.name for node in context.nodes if _has_malloc(context, node) and _has_huge_pages(node)}
+    if not using_huge_pages or f"{_HUGE_PAGES}=" in own_tunables:
         return
     of_logins = any(TUNABLES in node.facts.environment.variables for node in context.nodes)
     reason = "malloc asks for huge pages: the kernel faults in 2 MB of a large tensor at once, not 4 KB"
 
     def choose(node: NodeLayout) -> ChosenValue | None:
-        if node.name in able:
-            return f"{_HUGE_PAGES}=1:{own}".rstrip(":"), f"{reason}; your tunables follow" if own else reason
-        if own:
-            return own, "your tunables; malloc asks for no huge pages on this host"
+        """Return the tunables of the node.
+
+        Without huge pages there, a login's tunables are removed if they are not the same on all hosts.
+        """
+        if node.name in using_huge_pages:
+            return f"{_HUGE_PAGES}=1:{own_tunables}".rstrip(
+                ":"
+            ), f"{reason}; your tunables follow" if own_tunables else reason
+        if own_tunables:
+            return own_tunables, "your tunables; malloc asks for no huge pages on this host"
         return (None, "not on every host alike, and ranks must not differ in it") if of_logins else None
 
     for setting in context.per_node(TUNABLES, choose):
-        yield setting._replace(prepend=not own and not of_logins)  # a --setup file may set some
+        yield setting._replace(prepend=not own_tunables and not of_logins)  # a --setup file may set some
 
 
 def _has_huge_pages(node: NodeLayout) -> bool:
@@ -183,7 +215,7 @@ def _has_huge_pages(node: NodeLayout) -> bool:
 
 
 def _own_tunables(context: LaunchContext) -> str:
-    """The user's, else those that a login on every host sets; or empty."""
+    """Return the tunables of the user, else those that a login sets on every host; empty without either."""
     if TUNABLES in context.wanted:
         return context.wanted[TUNABLES]
     of_logins = {node.facts.environment.variables.get(TUNABLES, "") for node in context.nodes}
@@ -191,9 +223,14 @@ def _own_tunables(context: LaunchContext) -> str:
 
 
 def _runtime(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables that bind the threads of OpenMP and let idle ones sleep.
+
+    Intel's library and GNU's read different ones.
+    """
     own_places = [name for name in ("OMP_PROC_BIND", "OMP_PLACES") if name in context.wanted]
 
     def affinity(node: NodeLayout) -> ChosenValue | None:
+        """Return KMP_AFFINITY for the node, which binds threads to cores if no two ranks share one."""
         if own_places:
             return None, f"Intel's OpenMP would ignore your {own_places[0]}"
         if has_intel_openmp(context, node) and node.binding.alone:
@@ -203,6 +240,7 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
         return None, "it is for Intel's OpenMP, which is not on this host"
 
     def proc_bind(node: NodeLayout) -> ChosenValue | None:
+        """Return no OMP_PROC_BIND, with the reason."""
         if has_intel_openmp(context, node):
             return None, "KMP_AFFINITY sets it for Intel's OpenMP, and both would conflict"
         return None, (
@@ -219,6 +257,10 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the instruction set that all ranks use, if the processors differ.
+
+    Nothing if one of them is not known, or the weakest has no AVX2.
+    """
     tiers = {node.name: node.facts.cpu.tier for node in context.nodes}
     known = [TIERS.index(tier) for tier in tiers.values() if tier]
     if len(known) < len(tiers) or len(set(known)) == 1 or min(known) == 0:

@@ -1,7 +1,7 @@
-"""Decides which hub cache ranks read, and if they may ask the hub. Pure.
+"""Decide which hub cache ranks read, and whether they may contact the hub. Pure.
 
-A host that can't reach the hub is set offline: the libraries try each request six times within 23 s, and a tokenizer
-makes two.
+A host that cannot reach the hub is set offline. Otherwise the libraries try each request six times within 23 s, and a
+tokenizer makes two requests.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Setting
 
 CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
+"""Variables that choose the cache."""
 OFFLINE: Final = "HF_HUB_OFFLINE"
 _BROTHERS: Final = {
     "TRANSFORMERS_OFFLINE": "transformers before 4.42 reads this name",
     "HF_DATASETS_OFFLINE": "datasets before 2.21 reads this name alone, and newer ones before HF_HUB_OFFLINE",
 }
+"""Variable with the same meaning as HF_HUB_OFFLINE → why it is set too."""
 OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
+"""Variables that keep the libraries from contacting the hub."""
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables for the cache of the home, and those that set a host offline.
+
+    A variable that the user or a login sets is left alone.
+    """
     gathered = context.gathered
     if _reads_home(gathered):
-        own, home = frozenset(CACHES), hf_home(gathered.home)
+        cache_variables, home = frozenset(CACHES), hf_home(gathered.home)
 
         def choose(node: NodeLayout) -> ChosenValue | None:
-            if _names(gathered, node.name, own):
+            """Return the cache of the home; None if another one is chosen on the host."""
+            if _is_chosen(gathered, node.name, cache_variables):
                 return None
             return home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
 
@@ -42,17 +50,19 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
+    """Warn that the cache of the home lacks models that the account's own cache on the hosts has."""
     hub = context.gathered.hub
-    known = [hub[node.name] for node in context.nodes if node.name in hub]
-    others = max((host.others for host in known), default=0)
-    if others and _reads_home(context.gathered) and not known[0].has_own_cache:
+    hubs = [hub[node.name] for node in context.nodes if node.name in hub]
+    lacking = max((host.others for host in hubs), default=0)
+    if lacking and _reads_home(context.gathered) and not hubs[0].has_own_cache:
         yield (
-            f"HF_HOME is the cache of ipexctl push, which lacks {others} of the models and data in "
+            f"HF_HOME is the cache of ipexctl push, which lacks {lacking} of the models and data in "
             "~/.cache/huggingface; to read that one: -x HF_HOME=~/.cache/huggingface"
         )
 
 
 def _token(gathered: Gathered, host: str) -> ChosenValue | None:
+    """Return the path of the hub's token, which HF_HOME would move; None if the host sets a path."""
     variables = gathered.facts[host].environment.variables
     if "HF_TOKEN_PATH" in variables:
         return None
@@ -60,9 +70,10 @@ def _token(gathered: Gathered, host: str) -> ChosenValue | None:
     return f"{cache}/huggingface/token", "HF_HOME would move it: a token of `hf auth login` stays where it is"
 
 
-def _names(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
-    found = gathered.hub.get(host)
-    is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
+def _is_chosen(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
+    """True if the user or a login on the host sets one of these variables. For the cache, a --setup file counts too."""
+    hub = gathered.hub.get(host)
+    is_set_up = hub is not None and hub.has_own_cache and names.issuperset(CACHES)
     exported = {export.name for export in gathered.asked.exports}
     return is_set_up or not names.isdisjoint({*exported, *gathered.facts[host].environment.variables})
 
@@ -73,7 +84,10 @@ def _reads_home(gathered: Gathered) -> bool:
 
 
 def _offline_choice(gathered: Gathered, host: str, name: str) -> ChosenValue | None:
-    found = gathered.hub.get(host)
-    if found is None or not found.problem or _names(gathered, host, frozenset({name, OFFLINE})):
+    """Return the value that keeps a host offline; None if it is not known that the host cannot reach the hub, or if a
+    variable of the user or a login decides.
+    """
+    hub = gathered.hub.get(host)
+    if hub is None or not hub.problem or _is_chosen(gathered, host, frozenset({name, OFFLINE})):
         return None
-    return "1", f"it does not reach the hub: {found.problem}" if name == OFFLINE else _BROTHERS[name]
+    return "1", f"it does not reach the hub: {hub.problem}" if name == OFFLINE else _BROTHERS[name]

@@ -1,9 +1,10 @@
-"""Chooses the launcher, an mpirun of the environment, of the hosts or of the user, or none, and makes its line. Pure.
+"""Choose the launcher and make its command line: an mpirun of the environment, of the hosts or of the user, or none.
+Pure.
 
-`node/common/mpi.py` has what differs from MPI to MPI. Where mpirun on node0 would call ssh, it calls a script: the
-host's starter runs its line (`node/run/host_starter/remote_shell.py`). An mpirun must have the same path on all hosts,
-because node0 starts its daemons by that path. mpirun gets a clean environment, because another launcher's old variables
-would mislead it.
+`node/common/mpi.py` has what differs from MPI to MPI. Where mpirun on node0 would call ssh, it calls a script, and the
+host's starter runs the line of that script (`node/run/host_starter/remote_shell.py`). An mpirun must have the same path
+on all hosts, because node0 starts its daemons by that path. mpirun gets a clean environment, because old variables of
+another launcher would mislead it.
 """
 
 from __future__ import annotations
@@ -27,29 +28,32 @@ from ipexctl.transports import DIRECT, Launcher, launcher_of
 
 
 def title_of(flavor: str) -> str:
+    """Return the name of a launcher or MPI for texts; an unknown flavor as it is."""
     launcher = launcher_of(flavor) or mpi_named(flavor)
     return launcher.title if launcher is not None else flavor
 
 
 def started_by(flavor: str) -> str:
+    """Return what starts the ranks, as in `started by Intel MPI`."""
     launcher = launcher_of(flavor)
     return f"started by {title_of(flavor)}" if launcher is None else launcher.started
 
 
 def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend: Backend) -> LauncherProgram | Refusal:
-    """Choose the launcher. `ranks_per_host`: host → number of ranks.
+    """Choose the launcher, or refuse the run. `ranks_per_host`: host → number of ranks.
 
-    If no mpirun works, and neither --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks.
+    If no mpirun can be found, and neither --mpi, the backend nor a module of the script needs one, ipexctl starts the
+    ranks.
     """
-    wanted, node0 = gathered.asked.launcher, gathered.hosts[0].name
+    choice, node0 = gathered.asked.launcher, gathered.hosts[0].name
     is_single = DIRECT.is_single(ranks_per_host, node0)
     needing = None if is_single else gathered.spec.project.mpi_import
-    if wanted == "mpirun":
+    if choice == "mpirun":
         return _find_mpirun(gathered, ranks_per_host)
     # On node0 alone, no other host is needed.
     candidate = DIRECT if list(ranks_per_host) == [node0] else gathered.transport.launcher
     launcher = candidate if candidate.can_start(ranks_per_host, node0, backend) else None
-    if wanted == "direct":
+    if choice == "direct":
         return _direct(gathered, launcher, ranks_per_host, backend, needing)
     if launcher is None or gathered.asked.mpi != "auto":
         return _find_mpirun(gathered, ranks_per_host)
@@ -57,20 +61,21 @@ def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend
         return _started_by(launcher, gathered, ranks_per_host, "mpirun ends all copies if one fails")
     if is_single or (launcher.is_preferred and needing is None):
         return _started_by(launcher, gathered, ranks_per_host, launcher.reason)
-    found = _find_mpirun(gathered, ranks_per_host)
-    if not isinstance(found, Refusal):
-        return found
+    mpirun = _find_mpirun(gathered, ranks_per_host)
+    if not isinstance(mpirun, Refusal):
+        return mpirun
     if needing is not None and needing.is_certain:
-        return Refusal(f"{_needs_mpirun(needing)}, and {found.reason}", found.fix, found.hosts, 2)
-    return _started_by(launcher, gathered, ranks_per_host, found.reason)
+        return Refusal(f"{_needs_mpirun(needing)}, and {mpirun.reason}", mpirun.fix, mpirun.hosts, 2)
+    return _started_by(launcher, gathered, ranks_per_host, mpirun.reason)
 
 
 def _needs_mpirun(needing: MpiImport) -> str:
+    """Return why a script needs mpirun: a module that it imports."""
     return f"the script imports {needing.module} ({needing.place}): it takes rank numbers from mpirun"
 
 
 def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: int) -> str:
-    """Note that each rank may take itself for the only one; empty if that can't happen."""
+    """Return a note that each rank may take itself for the only one; empty if that cannot happen."""
     needing = gathered.spec.project.mpi_import
     if needing is None or launcher.mode == "mpirun" or world_size == 1:
         return ""
@@ -80,6 +85,7 @@ def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: i
 def _started_by(
     launcher: Launcher, gathered: Gathered, ranks_per_host: Mapping[str, int], reason: str
 ) -> LauncherProgram:
+    """Return a launcher that needs no mpirun."""
     program = next(iter(launcher.words(ranks_per_host, "", is_crowded=False)), gathered.env.python)
     return LauncherProgram(launcher.flavor, program, True, reason)
 
@@ -91,6 +97,11 @@ def _direct(
     backend: Backend,
     needing: MpiImport | None,
 ) -> LauncherProgram | Refusal:
+    """Return the launcher for `--launcher direct`, or refuse it. `launcher`: None if none can start these ranks without
+    mpirun.
+
+    `needing`: the import of a module that gets its rank from mpirun; None without one.
+    """
     if gathered.asked.mpi != "auto":
         reason = f"--launcher direct starts ranks without an MPI, and --mpi {gathered.asked.mpi} names one"
         return Refusal(reason, "leave one of them out")
@@ -105,6 +116,10 @@ def _direct(
 
 
 def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> LauncherProgram | Refusal:
+    """Return the first mpirun that --mpi allows: of the environment, else one at the same path on all hosts.
+
+    Refuse if there is none.
+    """
     choice, names = gathered.asked.mpi, list(ranks_per_host)
     if "/" in choice:
         return _named(gathered, choice)
@@ -131,12 +146,16 @@ def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> Launc
 
 
 def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
-    """An environment with Intel MPI that ipexctl installed, with the same path on all these hosts."""
+    """Return an environment with Intel MPI that has the same path on all these hosts; None without one."""
     first, *others = ({env.path: env for env in gathered.facts[name].software.envs if env.mpi} for name in names)
     return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 
 
 def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
+    """Yield each MPI of the environment.
+
+    An MPI is left out if another wheel overwrites its mpirun.
+    """
     env = gathered.env
     reason = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
@@ -146,26 +165,27 @@ def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
         if root is None and version is not None and not set(mpi.hidden_by) & set(env.packages):
             root = env.prefix
         if root:
-            known = version or None if root == env.prefix else None  # a planned environment's packages have none
-            yield LauncherProgram(mpi.flavor, f"{root}/bin/{mpi.program}", True, reason, known)
+            known_version = (
+                version or None if root == env.prefix else None
+            )  # a planned environment's packages have none
+            yield LauncherProgram(mpi.flavor, f"{root}/bin/{mpi.program}", True, reason, known_version)
 
 
 def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[LauncherProgram]:
+    """Yield each MPI that is installed at the same path on all these hosts."""
     first, *others = names
+    installed = {name: {(mpi.flavor, _directory(mpi)) for mpi in gathered.facts[name].software.mpis} for name in others}
     for row in MPIS:
         for mpi in gathered.facts[first].software.mpis:
-            if mpi.flavor == row.flavor and all(
-                any(
-                    _directory(mpi) == _directory(other) and other.flavor == row.flavor
-                    for other in gathered.facts[name].software.mpis
-                )
-                for name in others
-            ):
-                path = f"{_directory(mpi)}/{row.program}"
+            directory = _directory(mpi)
+            is_everywhere = all((row.flavor, directory) in mpis for mpis in installed.values())
+            if mpi.flavor == row.flavor and is_everywhere:
+                path = f"{directory}/{row.program}"
                 yield LauncherProgram(row.flavor, path, False, "it is installed on the hosts", mpi.version)
 
 
 def _named(gathered: Gathered, path: str) -> LauncherProgram | Refusal:
+    """Return the MPI at the path of --mpi, or refuse a path that is none. The path may be mpirun or its directory."""
     mpis = gathered.facts[gathered.hosts[0].name].software.mpis
     known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or gathered.mpi
     if known is None:
@@ -182,6 +202,7 @@ def _named(gathered: Gathered, path: str) -> LauncherProgram | Refusal:
 
 
 def _directory(mpi: Mpi) -> str:
+    """Return the directory of the MPI's programs."""
     return str(PurePosixPath(mpi.path).parent)
 
 
@@ -193,6 +214,7 @@ exec {command} "$@"
 
 
 def launcher_argv(context: LaunchContext) -> tuple[str, ...]:
+    """Return the command that starts the ranks on node0: the launcher, its options and the rank wrapper."""
     gathered, program = context.gathered, context.program
     rank = (
         gathered.env.python,
@@ -210,23 +232,29 @@ def launcher_argv(context: LaunchContext) -> tuple[str, ...]:
 
 
 def launcher_env(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables of mpirun itself; none for another launcher.
+
+    Those of the user and the site replace planned ones.
+    """
     if context.mpi is None:
         return
     overrides = tuple(for_launcher(context))
     overridden = {setting.name for setting in overrides}
-    planned = (Setting(*each) for each in context.mpi.variables(context.mpirun_line))
+    planned = (Setting(*variable) for variable in context.mpi.variables(context.mpirun_line))
     yield from (setting for setting in planned if setting.name not in overridden)
     yield from overrides
 
 
 def launcher_files(context: LaunchContext) -> tuple[LaunchFile, ...]:
+    """Return the files that the launcher needs in the run's directory: a hostfile, and a script in place of ssh."""
     launcher, shell = launcher_of(context.plan.flavor), context.gathered.transport.remote_shell
     reaches_others = context.gathered.asked.has_pool and not context.alone
     text = hostfile_text(context.plan.flavor, context.plan.hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if launcher is not None:
-        asks = reaches_others or not (launcher.has_starters or context.alone)  # srun says of no wrapper that it is gone
-        return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks and shell else tuple(result)
+        # srun does not say which wrapper is gone, so node0 has to ask the hosts.
+        asks_hosts = reaches_others or not (launcher.has_starters or context.alone)
+        return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks_hosts and shell else tuple(result)
     if not context.alone:
         words = (
             context.gathered.env.python,

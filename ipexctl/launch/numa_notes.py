@@ -1,5 +1,7 @@
 """Notes on ranks and NUMA nodes: nodes that get no rank of their own, ranks that span several, high-bandwidth memory.
-Pure. Advice to use another `--ppn` always leads to the ranks that are the default.
+Pure.
+
+Advice to use another `--ppn` always names the number of ranks that is the default, or one for each socket.
 """
 
 from __future__ import annotations
@@ -17,27 +19,37 @@ from ipexctl.text import format_count
 
 
 def more_than_sockets(context: LaunchContext) -> Iterator[str]:
-    """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
+    """Warn that Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
     ranks = context.nodes[0].count
-    minimum = min(len({core.socket for core in node.cores.cores} - {None}) for node in context.nodes)
-    if not minimum or ranks <= minimum or any(_is_split_with(node, minimum) for node in context.nodes):
+    fewest_sockets = min(len({core.socket for core in node.cores.cores} - {None}) for node in context.nodes)
+    if (
+        not fewest_sockets
+        or ranks <= fewest_sockets
+        or any(_is_split_with(node, fewest_sockets) for node in context.nodes)
+    ):
         return
     yield (
         f"{ranks} ranks on each host, by its NUMA nodes: {ranks} copies of model and optimizer in its memory, and "
-        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {minimum}"
+        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {fewest_sockets}"
     )
 
 
 def _is_split_with(node: NodeLayout, ranks: int) -> bool:
+    """True if, with this number of ranks, a rank would have cores of several NUMA nodes."""
     return bool(split_ranks(node.cores, bind(node.cores, ranks, 0, "auto")))
 
 
 def choices(context: LaunchContext) -> Iterator[str]:
+    """Yield an explanation of the high-bandwidth memory that ranks use."""
     yield from _by_text(context, partial(_hbm, context, is_enough=True))
 
 
 def _hbm(context: LaunchContext, node: NodeLayout, *, is_enough: bool) -> str:
-    """Describe the HBM that ranks use or, unless it is enough, leave because an earlier run needed more."""
+    """Describe the HBM of a node: that ranks use it (`is_enough`), or that they leave it because an earlier run needed
+    more.
+
+    Empty if the node has no HBM, or if the other is the case.
+    """
     share, earlier = node.binding.hbm, context.gathered.earlier_memory
     if not share or is_enough != (earlier is None or earlier.size <= share):
         return ""
@@ -50,6 +62,10 @@ def _hbm(context: LaunchContext, node: NodeLayout, *, is_enough: bool) -> str:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
+    """Yield the notes on NUMA nodes.
+
+    Those on cores are left out if the user chose another binding than that to cores.
+    """
     best = min(default_ranks(node.facts.cpu) for node in context.nodes)
     is_by_cores = context.gathered.asked.bind in ("auto", "cores") and not context.bound_by_mpi
     by_cores = (_without_rank, partial(_straddling, best)) if is_by_cores else ()
@@ -58,7 +74,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _by_text(context: LaunchContext, text_of: Callable[[NodeLayout], str]) -> Iterator[str]:
-    """Each text once, with the names of its hosts for `{}`."""
+    """Yield each text of `text_of` once, with the names of its hosts in place of `{}`. An empty text is left out."""
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         hosts[text_of(node)].append(node.name)
@@ -66,6 +82,7 @@ def _by_text(context: LaunchContext, text_of: Callable[[NodeLayout], str]) -> It
 
 
 def _without_memory(node: NodeLayout) -> str:
+    """Warn of NUMA nodes that have cores and no memory; empty if the ranks use no core there."""
     with_memory = {number for area in node.cores.areas for number in area.memory}
     empty = [numa for numa in node.facts.cpu.numa if numa.number not in with_memory]
     far = {number for numa in empty for number in numa.cpus}
@@ -77,22 +94,24 @@ def _without_memory(node: NodeLayout) -> str:
 
 
 def _without_rank(node: NodeLayout) -> str:
-    """Nodes without a rank of their own, and idle cores, unless fewer than one for each rank."""
+    """Warn of small NUMA nodes without a rank of their own; else of idle cores, unless they are fewer than the
+    ranks.
+    """
     cores, binding = node.cores.cores, node.binding
     if node.cores.limited or binding.crowded or not cores:
         return ""
     used = {cpu for slot in binding.slots for cpu in (*slot.cores, *slot.workers)}
-    own = {slot.cores[0] for slot in binding.slots}
+    first_cores = {slot.cores[0] for slot in binding.slots}
     size_of = Counter(core.node for core in cores)
     largest = max(size_of.values())
-    small = size_of.keys() - {core.node for core in cores if core.cpu in own} - {None}
+    without_own = size_of.keys() - {core.node for core in cores if core.cpu in first_cores} - {None}
     idle = [core for core in cores if core.cpu not in used]
-    if small and all(2 * size_of[number] < largest for number in small):
-        there, unused = sum(size_of[number] for number in small), sum(core.node in small for core in idle)
-        rest = f"{unused} of them idle" if unused else "ranks of their socket have them"
+    if without_own and all(2 * size_of[number] < largest for number in without_own):
+        there, unused = sum(size_of[number] for number in without_own), sum(core.node in without_own for core in idle)
+        use = f"{unused} of them idle" if unused else "ranks of their socket have them"
         return (
-            f"no rank of its own for {format_numa_nodes(small)} on {{}}: {format_count(there, 'core')} there, fewer "
-            f"than half of the {largest} in the largest node; {rest}"
+            f"no rank of its own for {format_numa_nodes(without_own)} on {{}}: {format_count(there, 'core')} there, "
+            f"fewer than half of the {largest} in the largest node; {use}"
         )
     if len(idle) < node.count:
         return ""
@@ -103,6 +122,7 @@ def _without_rank(node: NodeLayout) -> str:
 
 
 def _straddling(best: int, node: NodeLayout) -> str:
+    """Warn of ranks with cores of several NUMA nodes; empty without any. `best`: the default number of ranks."""
     split = split_ranks(node.cores, node.binding)
     if not split:
         return ""
@@ -115,6 +135,7 @@ def _straddling(best: int, node: NodeLayout) -> str:
 
 
 def _old_kernel(node: NodeLayout) -> str:
+    """Warn of a kernel that cannot prefer several NUMA nodes, if a rank has the memory of several."""
     version = [int(number) for number in re.findall(r"\d{1,4}", node.facts.system.kernel or "")[:2]]
     if not version or version >= [5, 15] or all(len(slot.memory) < 2 for slot in node.binding.slots):
         return ""

@@ -1,4 +1,8 @@
-"""Finds and describes other runs on the hosts of a plan: whose, on which cores, since when, what both share. Pure."""
+"""Find and describe other runs on the hosts of a plan: whose they are, on which cores, since when, what both share.
+Pure.
+
+Hosts show the runs of all accounts. One run may be on several hosts, so what the hosts show is first grouped by run.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,24 @@ from ipexctl.node.common.plan import OtherRun, RunBy
 from ipexctl.text import short_list
 
 MOST_SHOWN: Final = 3
+"""Runs that a text describes; the others are counted."""
 
 
 def find_other_runs(
     runs_on_hosts: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
 ) -> tuple[OtherRun, ...]:
-    """`runs_on_hosts`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core."""
-    found: dict[tuple[str, str], dict[str, RunOnHost]] = {}
+    """Return the runs on these hosts, except the run with the ID `run`.
+
+    `runs_on_hosts`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core; without
+    `planned`, nothing is shared.
+    """
+    hosts_of_run: dict[tuple[str, str], dict[str, RunOnHost]] = {}
     for host, runs_on_host in runs_on_hosts.items():
         for live in runs_on_host.runs:
             if live.run != run:
-                found.setdefault((live.run, live.account), {})[host] = live
+                hosts_of_run.setdefault((live.run, live.account), {})[host] = live
     others = []
-    for (name, account), lives in found.items():
+    for (name, account), lives in hosts_of_run.items():
         cores = {host: live.cores for host, live in lives.items() if live.cores}
         shared = {host: _shared(cores[host], planned[host]) for host in cores if planned and host in planned}
         begins = [live.since for live in lives.values() if live.since is not None]
@@ -48,13 +57,15 @@ def find_other_runs(
 def find_waiting(
     runs_on_hosts: Mapping[str, RunsOnHost], mine: Mapping[str, WaitingCall | None]
 ) -> tuple[OtherRun, ...]:
-    """The calls that wait for these hosts, first come first. `mine`: this call's place; only what is before it counts
-    there."""
-    found: dict[tuple[str, str], dict[str, WaitingCall]] = {}
+    """Return the commands that wait for these hosts, in the order in which they came.
+
+    `mine`: host → where this command waits itself. Only those before it count there. Without an entry, all count.
+    """
+    hosts_of_call: dict[tuple[str, str], dict[str, WaitingCall]] = {}
     for host, runs_on_host in runs_on_hosts.items():
         own = mine.get(host)
         for call in runs_on_host.waiting[: None if own is None else runs_on_host.waiting.index(own)]:
-            found.setdefault((call.run, call.account), {}).setdefault(host, call)
+            hosts_of_call.setdefault((call.run, call.account), {}).setdefault(host, call)
     others = [
         OtherRun(
             name,
@@ -67,14 +78,17 @@ def find_waiting(
             max((call.until for call in calls.values() if call.until is not None), default=None),
             *_described(calls.values()),
         )
-        for (name, account), calls in found.items()
+        for (name, account), calls in hosts_of_call.items()
     ]
     return tuple(sorted(others, key=lambda other: other.since or 0))
 
 
-def _described(found: Iterable[RunOnHost | WaitingCall]) -> tuple[RunBy | None, str, str]:
-    """Who began it, the script and the tag, as any host shows them."""
-    calls = [each.call for each in found]
+def _described(shown: Iterable[RunOnHost | WaitingCall]) -> tuple[RunBy | None, str, str]:
+    """Return who began the run, its script and its tag, from the first host that shows each.
+
+    None or empty if no host does.
+    """
+    calls = [entry.call for entry in shown]
     by = next((call.by for call in calls if call.by is not None), None)
     return (
         by,
@@ -84,10 +98,12 @@ def _described(found: Iterable[RunOnHost | WaitingCall]) -> tuple[RunBy | None, 
 
 
 def by_text(by: RunBy | None) -> str:
+    """Format who began a run, as `alice@laptop`; empty if it is not known."""
     return "" if by is None else f"{by.user}@{by.host}"
 
 
 def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
+    """Return the cores that both use."""
     return cores if planned is None else cores & planned
 
 
@@ -103,11 +119,16 @@ def describe(other: OtherRun, now: float) -> str:
 
 
 def describe_all(others: Sequence[OtherRun], now: float) -> str:
+    """Describe the first runs, and count the others."""
     texts = [describe(other, now) for other in others[:MOST_SHOWN]]
     return "; ".join(texts) + (f"; and {len(others) - MOST_SHOWN} more" if len(others) > MOST_SHOWN else "")
 
 
 def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
+    """Return the note on other runs, as a tuple of one text; empty without other runs.
+
+    A run that shares cores is described first.
+    """
     if not others:
         return ()
     first = max(others, key=lambda other: bool(other.shared_cores))
@@ -122,6 +143,10 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
 
 
 def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
+    """Format the cores, as in `cores 0-3 on node1, core 4 on node2`.
+
+    The hosts are left out if they are all of `hosts`.
+    """
     by_cores: dict[str, list[str]] = {}
     for host, numbers in cores.items():
         by_cores.setdefault(numbers, []).append(host)
@@ -133,6 +158,7 @@ def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
 
 
 def time_of(seconds: float, now: float) -> str:
+    """Format a time as `09:12`, or `Nov 24 09:12` if it is not today."""
     then, today = time.localtime(seconds), time.localtime(now)
     is_today = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M" if is_today else "%b %d %H:%M", then)

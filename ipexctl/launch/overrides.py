@@ -1,8 +1,10 @@
-"""Applies the user's choices: refuses options that can't be met, chooses the backend, merges variables. Pure.
+"""Apply the user's choices: refuse options that cannot be met, choose the backend, merge variables. Pure.
 
-A variable's value comes from the user's exports, else the accelerate config, else the plan. With `--backend auto`, the
-plan is for gloo, with a note, if the environment lacks oneCCL's bindings, or if its transformers or accelerate no
-longer supports oneCCL: accelerate would silently take gloo, and transformers would refuse the argument.
+A variable's value comes from the user's exports, else the accelerate config, else the plan.
+
+With `--backend auto`, the plan is for gloo, with a note, if the environment lacks oneCCL's bindings, or if its
+transformers or accelerate no longer supports oneCCL: accelerate would silently take gloo, and transformers would refuse
+the argument.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", *(mpi.flavor for mpi in MPIS))
 TUNABLES: Final = "GLIBC_TUNABLES"
-"""A list. A plan that sets it has the user's values in it."""
+"""A variable with a list.
+
+If the plan sets it, its value contains the user's values, so an export does not replace it.
+"""
 _OFF: Final = ("0", "no", "off", "false", "disable")
+"""Words for false."""
 
 
 def check_options(asked: Asked) -> Refusal | None:
-    """Why no hosts could meet the options. Called before a host is contacted."""
+    """Refuse options that no hosts could meet; None if there are none. Called before a host is contacted."""
     if asked.master_port is not None and not 0 < asked.master_port < 1 << 16:
         return Refusal(f"--master-port {asked.master_port} is not a port", "a number from 1024 to 65535")
     if (refusal := check_limits(asked)) is not None:
@@ -61,6 +67,7 @@ def check_options(asked: Asked) -> Refusal | None:
 
 
 def _check_restarts(asked: Asked) -> Refusal | None:
+    """Refuse options for restarts that exclude one another."""
     if asked.keep_going and asked.backend != "none":
         return Refusal(
             "--keep-going is for independent copies: ranks of one training need one another",
@@ -83,6 +90,7 @@ def _check_restarts(asked: Asked) -> Refusal | None:
 
 
 def check_limits(asked: Asked) -> Refusal | None:
+    """Refuse numbers outside the limits of their option."""
     for name, declaration in DECLARED.items():
         value = getattr(asked, name)
         if value is None:
@@ -97,7 +105,7 @@ def check_limits(asked: Asked) -> Refusal | None:
 
 
 def check_addresses(gathered: Gathered) -> Refusal | None:
-    """Refuse a machine that is named twice, possible with `internal=` or --iface."""
+    """Refuse a machine that is named twice, which is possible with `internal=` or --iface."""
     owners: dict[str, str] = {}
     for host in gathered.spec.hosts if len(gathered.spec.hosts) > 1 else ():
         other = owners.setdefault(gathered.addresses[host.name], host.name)
@@ -113,7 +121,10 @@ def check_addresses(gathered: Gathered) -> Refusal | None:
 def choose_backend(
     gathered: Gathered, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
-    """The backend and, under `auto`, the reason. `cores_per_rank`: of the rank with the fewest cores."""
+    """Return the backend and, under `auto`, the reason; or refuse a backend that the environment lacks.
+
+    `hosts`: number of hosts with ranks. `cores_per_rank`: of the rank with the fewest cores.
+    """
     choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)
     no_workers = has_no_workers(gathered)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
@@ -146,11 +157,16 @@ def choose_backend(
 
 
 def has_no_workers(gathered: Gathered) -> bool:
+    """True if the user or an accelerate config sets CCL_WORKER_COUNT to 0, which accelerate takes as a request for
+    gloo.
+    """
     return requested_variables(gathered).get("CCL_WORKER_COUNT") == "0"
 
 
 def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
-    """Settings of an accelerate config, for the environment's version of accelerate."""
+    """Return the settings of an accelerate config, for the environment's version of accelerate; empty without a
+    config.
+    """
     config = gathered.spec.accelerate
     if config is None:
         return ()
@@ -160,28 +176,32 @@ def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
 
 
 def requested_variables(gathered: Gathered) -> dict[str, str]:
+    """Return the variables of an accelerate config and of the user, whose values override the config: name → value."""
     values = {setting.name: setting.value for setting in given_settings(gathered) if setting.value is not None}
     return {**values, **gathered.spec.variables}
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
+    """Return a variable as a number; None if it is not set, or not a number from 1 to 65535."""
     text = wanted.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
 
 
 def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
-    """oneCCL's workers per rank; 0 if the user, or a login on every host, turns them off."""
+    """Return the oneCCL workers of each rank; 0 for other backends, and if the user or a login on every host turns them
+    off.
+    """
     if backend != "ccl" or world_size == 1 or gathered.asked.ccl_workers == 0:
         return 0
     logins = {gathered.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in gathered.spec.hosts}
-    of_logins = next(iter(logins)) if len(logins) == 1 else None
-    if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
+    common_value = next(iter(logins)) if len(logins) == 1 else None
+    if _is_off(wanted.get("CCL_WORKER_OFFLOAD", common_value or "")):
         return 0
     return requested_number(wanted, "CCL_WORKER_COUNT") or gathered.asked.ccl_workers or CCL_WORKERS
 
 
 def is_bound_by_mpi(asked: Asked, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
-    """True if the user has the MPI bind the ranks. An explicit --bind overrides that."""
+    """True if the user's variables have the MPI bind the ranks. An explicit --bind overrides that."""
     mpi = mpi_named(flavor)
     if mpi is None or asked.bind != "auto":
         return False
@@ -190,12 +210,18 @@ def is_bound_by_mpi(asked: Asked, wanted: Mapping[str, str], flavor: LaunchFlavo
 
 
 def _is_off(value: str) -> bool:
+    """True if the value of a variable means off."""
     return value.strip().lower() in _OFF
 
 
 def apply_overrides(
     planned: Iterable[Setting], given: Iterable[Setting], exports: Iterable[Export]
 ) -> tuple[Setting, ...]:
+    """Return the settings of the ranks: `planned`, replaced by `given` (of an accelerate config) and by the user's
+    exports.
+
+    An export whose value is secret becomes a setting without value: the value travels in the job files.
+    """
     settings = list(planned)
     for override in given:
         settings = [
@@ -204,10 +230,10 @@ def apply_overrides(
             if setting.name != override.name or (override.host is not None and setting.host != override.host)
         ]
         settings.append(override)
-    joined = {setting.name for setting in settings} & {TUNABLES}
-    last = {export.name: export for export in exports if export.name not in joined}
-    settings = [setting for setting in settings if setting.name not in last]
-    for export in last.values():
+    merged_lists = {setting.name for setting in settings} & {TUNABLES}
+    last_exports = {export.name: export for export in exports if export.name not in merged_lists}
+    settings = [setting for setting in settings if setting.name not in last_exports]
+    for export in last_exports.values():
         if export.value is None:
             reason = f"set by {export.source}; its value travels apart and is never shown"
             settings.append(Setting(export.name, "", reason, secret=True))
@@ -217,33 +243,43 @@ def apply_overrides(
 
 
 OPTIONS: Final = ("--ddp_backend", "--ddp-backend", "--xpu_backend", "--xpu-backend")
-"""The Trainer's argument: both spellings, and its name in transformers 4.11 to 4.28."""
+"""Spellings of the Trainer's argument for the backend: with `_` or `-`, and its name in transformers 4.11 to 4.28."""
 BACKENDS: Final[Mapping[str, Backend]] = {"ccl": "ccl", "gloo": "gloo", "mpi": "mpi"}
-_ONE_ARGUMENT: Final = "gloo"
+"""Value of the argument → the backend."""
+_GLOO_VALUE: Final = "gloo"
+"""The value that asks for gloo."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatedBackend:
+    """A backend that the script's arguments or an accelerate config ask for."""
+
     backend: Backend
     source: str
+    """What asks for it, as in `--ddp_backend ccl`."""
     for_gloo: str
+    """What to write to ask for gloo instead."""
     of_trainer: bool = False
-    """True for an argument of the Trainer. Newer versions of transformers refuse it."""
+    """True if it is an argument of the Trainer, which newer versions of transformers refuse."""
 
 
 def stated_by(spec: RunSpec) -> StatedBackend | None:
+    """Return the backend that the run's script or accelerate config asks for; None if neither does."""
     return stated_backend(spec.asked.argv[1:], spec.accelerate)
 
 
 def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> StatedBackend | None:
-    """The script's argument wins over accelerate's file, because the Trainer passes it on to accelerate."""
+    """Return the backend that the arguments of a script or an accelerate config ask for; None if neither does.
+
+    The argument overrides accelerate's file, because the Trainer passes it on to accelerate.
+    """
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name not in OPTIONS:
             continue
         text = value if equals else argv[at + 1] if at + 1 < len(argv) else ""
         if text in BACKENDS:
-            return StatedBackend(BACKENDS[text], f"{name} {text}", f"{name} {_ONE_ARGUMENT}", of_trainer=True)
+            return StatedBackend(BACKENDS[text], f"{name} {text}", f"{name} {_GLOO_VALUE}", of_trainer=True)
     if config is not None and config.ccl_workers:
         source = f"mpirun_ccl {config.ccl_workers} of {config.path}"
         return StatedBackend("ccl", source, f"mpirun_ccl: '0' in {config.path}")
@@ -251,7 +287,11 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
 
 
 def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
-    """Why ranks can't use oneCCL although its bindings are installed, and the versions that can; or empty."""
+    """Return why ranks cannot use oneCCL although its bindings are installed, and the fix that installs versions that
+    can.
+
+    Both are empty if the packages can use oneCCL, or if neither accelerate nor the Trainer's argument is used.
+    """
     packages = gathered.env.packages
     stated, script = stated_by(gathered.spec), gathered.spec.project.script
     of_trainer = stated is not None and stated.of_trainer
@@ -271,7 +311,9 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
 
 
 def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_workers: bool) -> str:
-    """Note that the ranks get another backend than the stated one, why, and what to type; empty if they get it."""
+    """Return a note that the ranks get another backend than the stated one, why, and what to type; empty if they get
+    it.
+    """
     if world_size == 1 or backend == "none":
         return ""
     choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)

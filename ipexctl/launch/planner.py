@@ -1,8 +1,7 @@
-"""Makes the plan of a run and its notes, or the reason why there is none: `PARTS`, in order. Pure; the rules are in the
-modules it calls.
+"""Make the plan of a run and its notes, or the reason why there is no plan: `PARTS`, in order. Pure.
 
-A note says what the user should know or decide before the run; a choice only explains the plan, so `run` prints it only
-with -v.
+The rules are in the modules that this one calls. A note says what the user should know or decide before the run; a
+choice only explains the plan, so `run` prints choices only with -v.
 """
 
 from __future__ import annotations
@@ -69,6 +68,7 @@ from ipexctl.transports import launcher_of
 
 
 def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
+    """Return the plan of the run with the ID `run`, or the first refusal."""
     context = lay_out(gathered, run)
     if isinstance(context, Refusal):
         return context
@@ -81,8 +81,9 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
 
 
 def lay_out(gathered: Gathered, run: str) -> LaunchContext | Refusal:
-    """Decide what all parts of the plan depend on: how many ranks each host has, the backend, what starts the ranks,
-    and their cores."""
+    """Decide what all parts of the plan depend on: ranks of each host, backend, launcher, and the cores of the
+    ranks.
+    """
     if (refusal := check_addresses(gathered)) is not None:
         return refusal
     asked = gathered.asked
@@ -113,6 +114,7 @@ def lay_out(gathered: Gathered, run: str) -> LaunchContext | Refusal:
 
 
 def _add_launcher(context: LaunchContext) -> Plan:
+    """Add what starts the ranks."""
     program, launcher = context.program, launcher_of(context.program.flavor)
     by_starters = context.gathered.transport.uses_ssh and not context.alone
     return context.plan._replace(
@@ -123,6 +125,7 @@ def _add_launcher(context: LaunchContext) -> Plan:
 
 
 def _add_environment(context: LaunchContext) -> Plan:
+    """Add the environment, and the command of the ranks."""
     gathered, env = context.gathered, context.gathered.env
     return context.plan._replace(
         python=env.python,
@@ -140,7 +143,7 @@ def _add_environment(context: LaunchContext) -> Plan:
 
 
 def _add_meeting(context: LaunchContext) -> Plan:
-    """Where the ranks meet, and what is known of the hosts."""
+    """Add where the ranks meet, and what is known about the hosts."""
     gathered, asked, wanted = context.gathered, context.gathered.asked, context.wanted
     return context.plan._replace(
         master_addr=wanted.get("MASTER_ADDR") or ("127.0.0.1" if context.alone else context.nodes[0].address),
@@ -155,27 +158,32 @@ def _add_meeting(context: LaunchContext) -> Plan:
 
 
 def _add_memory(context: LaunchContext) -> Plan | Refusal:
+    """Add the estimate of memory; refuse ranks that would not fit."""
     context = context.with_plan(memory=training_memory.estimate(context))
     return rank_distribution.memory_refusal(context) or context.plan
 
 
 def _add_hosts(context: LaunchContext) -> Plan:
+    """Add the ranks of each host, and the other runs there."""
     hosts = tuple(_host_plan(context, node) for node in context.nodes)
     return context.plan._replace(hosts=hosts, other_runs=_other_runs(context, hosts))
 
 
 def _add_line(context: LaunchContext) -> Plan | Refusal:
+    """Add the command line of the launcher; refuse names that would break it."""
     return _check_names(context) or context.plan._replace(
         argv=mpirun.launcher_argv(context), launcher_env=tuple(mpirun.launcher_env(context))
     )
 
 
 def _add_files(context: LaunchContext) -> Plan:
+    """Add the files of the run's directory."""
     files = (*mpirun.launcher_files(context), *_own_files(context.gathered.spec.project.layout))
     return context.plan._replace(files=files)
 
 
 def _add_texts(context: LaunchContext) -> Plan:
+    """Add the notes and the choices."""
     return context.plan._replace(
         notes=tuple(text for rule in NOTES for text in rule(context)),
         choices=tuple(text for rule in CHOICES for text in rule(context)),
@@ -183,10 +191,12 @@ def _add_texts(context: LaunchContext) -> Plan:
 
 
 def _own_files(layout: ProjectLayout) -> Iterator[LaunchFile]:
+    """Yield the metadata of the project's own packages."""
     return (LaunchFile(name, 0o600, text, is_everywhere=True) for name, text in dist_info_files(layout))
 
 
 def _planned_project(gathered: Gathered) -> PlannedProject:
+    """Return what the hosts need to know about the project."""
     project = gathered.spec.project
     own = tuple(package.name for package in project.layout.own if package.name)
     paths = project.layout.paths_with(gathered.env.packages)
@@ -194,8 +204,11 @@ def _planned_project(gathered: Gathered) -> PlannedProject:
 
 
 def _local_rank_option(option: str, torch: str, project: ProjectLocation) -> str:
-    """Spell the option as the script does, else as that version of torch.distributed.launch does. torch 2 changed
-    the spelling, and many scripts have only the old one."""
+    """Return the option for the local rank as the script spells it, else as its torch does; empty if ranks get no
+    option.
+
+    torch 2 changed `--local_rank` to `--local-rank`, and many scripts accept only the old one.
+    """
     text = (project.script.text if project.script is not None else "") or ""
     spelled = [name for name in ("--local_rank", "--local-rank") if name in text]
     is_old = torch.partition(".")[0] in ("0", "1")
@@ -205,6 +218,7 @@ def _local_rank_option(option: str, torch: str, project: ProjectLocation) -> str
 
 
 def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
+    """Return the other runs on node0 and the hosts with ranks. Ranks without binding may use any core."""
     planned = {
         host.name: CpuList.of(core for rank in host.ranks for core in (*rank.cores, *rank.ccl_cores))
         if all(rank.cores for rank in host.ranks)
@@ -219,6 +233,7 @@ def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[Ot
 def _nodes(
     gathered: Gathered, ranks_per_host: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
 ) -> tuple[NodeLayout, ...]:
+    """Return the hosts with ranks: their addresses, cores and the binding of their ranks."""
     nodes: list[NodeLayout] = []
     first = 0
     asked = gathered.asked
@@ -247,7 +262,7 @@ def _nodes(
 
 
 def _check_names(context: LaunchContext) -> Refusal | None:
-    """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
+    """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths at spaces."""
     mpi = context.mpi
     if mpi is None:
         return None
@@ -267,6 +282,9 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
+    """Return the variables of the ranks: those of the plan, of an accelerate config and of the user, and removed
+    ones.
+    """
     planned = [setting for settings in SETTINGS for setting in settings(context)]
     gathered = context.gathered
     settings = apply_overrides(planned, given_settings(gathered), gathered.asked.exports)
@@ -275,10 +293,13 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
 
 
 def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
+    """Return the plan of one host."""
     omp = context.omp or node.binding.threads
-    batch = cpu_variables.by_turns(context, node)
+    takes_turns = cpu_variables.by_turns(context, node)
     ranks = tuple(
-        RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory, batch)
+        RankPlan(
+            node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory, takes_turns
+        )
         for local_rank, slot in enumerate(node.binding.slots)
     )
     tier, cores = node.facts.cpu.tier, node.cores.count
@@ -286,34 +307,39 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 
 
 def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
+    """Return the command of a rank, with Python in front unless it is another program."""
     asked, project = gathered.asked, gathered.spec.project
-    words, spec = project.command, gathered.spec
+    command, spec = project.command, gathered.spec
     if hosts_without_bf16(nodes):
-        words = (*words, *spec.without_bf16)
+        command = (*command, *spec.without_bf16)
     if asked.kind == "command" and not project.entry:
-        return (*asked.in_front, *words)
+        return (*asked.in_front, *command)
     module = ("-m",) if asked.kind == "module" else ()
-    return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *words)
+    return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *command)
 
 
 def _launcher_choice(context: LaunchContext) -> Iterator[str]:
+    """Explain the launcher, if it came with the environment or is no MPI; `_launcher_notes` has the others."""
     program = context.program
     if program.of_env:
         yield f"{started_by(program.flavor)}: {program.reason}"
 
 
 def _backend_choices(context: LaunchContext) -> Iterator[str]:
+    """Explain the backend and how gradients are added up."""
     if context.plan.backend_reason:
         yield f"backend {context.plan.backend}: {context.plan.backend_reason}"
     yield from filter(None, (allreduce.choice_text(context), allreduce.wire_text(context)))
 
 
 def _memory_choice(context: LaunchContext) -> Iterator[str]:
+    """Describe the estimate of memory."""
     if context.plan.memory is not None:
         yield training_memory.describe(context.plan.memory)
 
 
 def _open_ports_choice(context: LaunchContext) -> Iterator[str]:
+    """Warn of a torch in which ports of ranks can be attacked from other networks."""
     torch = context.gathered.env.packages.get("torch")
     if torch and context.plan.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
         yield Fix(
@@ -324,6 +350,7 @@ def _open_ports_choice(context: LaunchContext) -> Iterator[str]:
 
 
 def _turns_choice(context: LaunchContext) -> Iterator[str]:
+    """Explain that threads of ranks on a single core take turns."""
     taking_turns = [node.name for node in context.nodes if cpu_variables.by_turns(context, node)]
     if taking_turns:
         yield (
@@ -333,6 +360,9 @@ def _turns_choice(context: LaunchContext) -> Iterator[str]:
 
 
 def _backend_notes(context: LaunchContext) -> Iterator[str]:
+    """Warn of a backend that the script or an accelerate config states and does not get, and of ranks that do not find
+    each other.
+    """
     gathered = context.gathered
     no_workers = has_no_workers(gathered)
     stated = stated_note(gathered, context.plan.backend, world_size=context.world_size, no_workers=no_workers)
@@ -340,6 +370,9 @@ def _backend_notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _launcher_notes(context: LaunchContext) -> Iterator[str]:
+    """Say which mpirun of the hosts starts the ranks; warn of what shows only when they start, and of binding by the
+    MPI.
+    """
     program = context.program
     if not program.of_env:
         yield f"{started_by(program.flavor)} ({program.path}): {program.reason}"
@@ -351,23 +384,25 @@ def _launcher_notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _bf16_notes(context: LaunchContext) -> Iterator[str]:
+    """Say which arguments were added because a host has no bf16 instructions."""
     added = context.gathered.spec.without_bf16
     if added and (hosts := hosts_without_bf16(context.nodes)):
         yield f"{shlex.join(added)} is added: {fold(hosts)} has no bf16 instructions, so autocast saves no time"
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
+    """Warn of ranks or threads that share cores, of E-cores that are not used, and of a quota."""
     bind, omp = context.gathered.asked.bind, context.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         cores, binding = node.cores, node.binding
-        have = format_count(cores.count, "core")
+        core_count = format_count(cores.count, "core")
         if binding.crowded:
-            hosts[f"more ranks than cores on {{}}: {node.count} ranks share {have} and wait for one another"].append(
-                node.name
-            )
+            hosts[
+                f"more ranks than cores on {{}}: {node.count} ranks share {core_count} and wait for one another"
+            ].append(node.name)
         elif omp is not None and (omp + binding.workers) * node.count > cores.count:
-            hosts[f"more threads than cores on {{}}: {node.count} x {omp} on {have}"].append(node.name)
+            hosts[f"more threads than cores on {{}}: {node.count} x {omp} on {core_count}"].append(node.name)
         elif _overlap(node):
             hosts[f"ranks on {{}} share cores, by --bind {bind}"].append(node.name)
         if cores.left_out:
@@ -384,11 +419,13 @@ def _crowded(context: LaunchContext) -> Iterator[str]:
 
 
 def _overlap(node: NodeLayout) -> bool:
+    """True if two ranks of the node have a core in common."""
     used = [core for slot in node.binding.slots for core in slot.cores]
     return len(used) != len(set(used))
 
 
 def _unequal(context: LaunchContext) -> Iterator[str]:
+    """Warn of hosts with fewer threads a rank than others, and of one machine under several names."""
     by_threads: dict[int, list[str]] = {}
     for node in context.nodes:
         by_threads.setdefault(node.binding.threads, []).append(node.name)
@@ -419,7 +456,7 @@ PARTS: Final[tuple[Callable[[LaunchContext], Plan | Refusal], ...]] = (
     _add_files,
     _add_texts,
 )
-"""Each returns the plan so far with its own fields, or why there can be no run."""
+"""Each returns the plan so far with fields of its own, or why there can be no run."""
 SETTINGS: Final[tuple[Callable[[LaunchContext], Iterable[Setting]], ...]] = (
     python_env.settings,
     cpu_variables.settings,
@@ -427,7 +464,7 @@ SETTINGS: Final[tuple[Callable[[LaunchContext], Iterable[Setting]], ...]] = (
     rank_rules.settings,
     hub_settings.settings,
 )
-"""The ranks' variables, before the user's own."""
+"""Variables of the ranks, before those of the user."""
 Texts = tuple[Callable[[LaunchContext], Iterable[str]], ...]
 CHOICES: Final[Texts] = (
     lambda context: (f"ranks on each host: {context.distribution.reason}",),
@@ -438,6 +475,7 @@ CHOICES: Final[Texts] = (
     _open_ports_choice,
     _turns_choice,
 )
+"""Texts that explain the plan; `run -v` prints them."""
 NOTES: Final[Texts] = (
     _backend_notes,
     lambda context: context.distribution.notes,
@@ -454,3 +492,4 @@ NOTES: Final[Texts] = (
     _unequal,
     comm_env.notes,
 )
+"""What the user should know or decide before the run."""

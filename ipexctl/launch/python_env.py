@@ -1,4 +1,8 @@
-"""Chooses the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those to remove. Pure."""
+"""Choose the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those that are removed. Pure.
+
+A variable that a login left is removed if it would mislead the ranks: the rank of another launcher, threads for other
+cores, modules that hide those of the environment, or a tuning value that is not the same on all hosts.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ _STRAYS: Final = (
 )  # fmt: skip
 """Variables of other launchers. A script would read its rank from them."""
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
+"""Prefixes of variables for threads. What a login sets does not fit the cores that this run chose."""
 _PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
 _TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "GLIBC_TUNABLES")
 """A site's tuning variables are kept if all hosts have the same value. Ranks with different values hang."""
@@ -26,6 +31,9 @@ _LAUNCHER_PREFIXES: Final = each_of(lambda mpi: mpi.own_prefixes)
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables of a rank: its number, those of the environment, and those that make its output and libraries
+    usable.
+    """
     yield from _own_rank(context)
     yield from _environment(context)
     yield Setting("PYTHONUNBUFFERED", "1", "a line appears when it is printed, not when a block is full")
@@ -45,8 +53,11 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def own_paths(project: PlannedProject, tree: str, rundir: str = "") -> tuple[Setting, ...]:
-    """The setting for the directories from which ranks import the project's modules, in its tree on the hosts; none if
-    a path cannot be in a search path. `rundir`: where the run has the metadata of own packages."""
+    """Return the setting for the directories from which ranks import the project's modules; none if a path contains a
+    colon.
+
+    `tree`: the project's directory on the hosts. `rundir`: the run's directory, with the metadata of own packages.
+    """
     paths = [posixpath.normpath(f"{tree}/{path}") for path in project.paths]
     if rundir and project.own:
         paths.insert(-1, f"{rundir}/{DIRECTORY}")  # the root is the last
@@ -61,7 +72,10 @@ def own_paths(project: PlannedProject, tree: str, rundir: str = "") -> tuple[Set
 
 
 def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
-    """Remove variables that a login or another launcher left. Variables in `chosen` stay."""
+    """Yield settings that remove variables of a login or another launcher; variables in `chosen` stay.
+
+    A site's tuning variable is kept instead, if it is the same on all hosts.
+    """
     gives_slurm = context.gathered.asked.slurm_env
     for name in _STRAYS:
         if name not in chosen and not (gives_slurm and name.startswith("SLURM_")):
@@ -81,7 +95,10 @@ def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterat
 
 
 def _removed(context: LaunchContext, name: str, reason: str) -> Iterator[Setting]:
+    """Yield settings that remove a variable on the hosts where a login sets it."""
+
     def choose(node: NodeLayout) -> ChosenValue | None:
+        """Return no value, with the reason; None if no login sets the variable on the host."""
         value = node.facts.environment.variables.get(name)
         return None if value is None else (None, f"a login sets it to {value[:40]}: {reason}")
 
@@ -89,7 +106,7 @@ def _removed(context: LaunchContext, name: str, reason: str) -> Iterator[Setting
 
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
-    """Settings of the user and the site that mpirun needs too, such as its port range."""
+    """Yield variables of the user and the site that mpirun needs too, such as its port range."""
     exported = {export.name for export in context.gathered.asked.exports}
     node0 = context.nodes[0]
     for name in context.mpi.site_variables if context.mpi is not None else ():
@@ -101,6 +118,7 @@ def for_launcher(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _own_rank(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables that number a rank; copies without a process group (backend `none`) get IPEXCTL_RANK."""
     if context.plan.backend == "none":
         yield Setting("IPEXCTL_WORLD_SIZE", str(context.world_size), "the number of copies of the run")
         for node in context.nodes:
@@ -128,13 +146,14 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _environment(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variables that the environment needs, such as the path of its MPI."""
     env = context.gathered.env
-    place = f"the environment {env.name}" if env.name else "the environment"
+    env_name = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
         if name == "CCL_OFI_LIBRARY_PATH" and over_mpi(context):
             continue  # useless there, and oneCCL prints a warning for each variable
         in_front = name in env.prepended
-        reason = f"files of {place} are found first" if in_front else f"env.json of {place} sets it"
+        reason = f"files of {env_name} are found first" if in_front else f"env.json of {env_name} sets it"
         if not env.is_installed:
-            reason = f"{place} will set it"
+            reason = f"{env_name} will set it"
         yield Setting(name, value, reason, prepend=in_front)

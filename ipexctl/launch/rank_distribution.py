@@ -1,8 +1,8 @@
-"""Distributes ranks over hosts by slots, -n and --ppn, else one per NUMA node; refuses what memory can't hold. Pure.
+"""Distribute ranks over the hosts by slots, -n and --ppn, else one per NUMA node; refuse what memory cannot hold. Pure.
 
-No host gets more ranks than cores, unless --oversubscribe allows it. Ranks are refused if torch alone does not fit, or
-if a host gets more ranks than in an earlier run and they do not fit. All else is a note, because another model or batch
-needs another amount.
+No host gets more ranks than cores, unless --oversubscribe allows it. Ranks are refused for lack of memory only if it is
+certain: torch alone does not fit, an estimate does not fit without activations, or a host gets more ranks than in an
+earlier run and they would not fit. All else is a note, because another model or batch needs another amount.
 """
 
 from __future__ import annotations
@@ -28,40 +28,46 @@ MAX_RANKS_PER_CORE: Final = 64
 
 
 def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) -> RankDistribution | Refusal:
-    """Ranks for each host, or a refusal if there are too few cores. A host whose cores are unknown passes."""
+    """Return the ranks of each host, or a refusal if a host has too few cores.
+
+    A host whose cores are unknown passes.
+    """
     cpus = {host.name: facts[host.name].cpu for host in hosts}
-    found = distribute_ranks(hosts, asked.n, asked.ppn, min(map(default_ranks, cpus.values())))
-    if isinstance(found, Refusal):
-        return found
-    crowded = defaultdict[tuple[int, int], list[str]](list)
-    for host, count in zip(hosts, found.counts, strict=True):
+    distribution = distribute_ranks(hosts, asked.n, asked.ppn, min(map(default_ranks, cpus.values())))
+    if isinstance(distribution, Refusal):
+        return distribution
+    hosts_by_shortage = defaultdict[tuple[int, int], list[str]](list)
+    for host, count in zip(hosts, distribution.counts, strict=True):
         cores = cores_of(cpus[host.name])
         is_known = bool(cores.cores) or cpus[host.name].allowed is not None
         if is_known and count > cores.count * (MAX_RANKS_PER_CORE if asked.oversubscribe else 1):
-            crowded[count, cores.count].append(host.name)
-    if not crowded:
-        return replace(found, reason=asked.sources.get("ranks", found.reason))
+            hosts_by_shortage[count, cores.count].append(host.name)
+    if not hosts_by_shortage:
+        return replace(distribution, reason=asked.sources.get("ranks", distribution.reason))
     shares = ", ".join(
         f"{ranks} on {format_count(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
-        for (ranks, cores), names in crowded.items()
+        for (ranks, cores), names in hosts_by_shortage.items()
     )
-    fewer = "a core for each rank: " + fewer_ranks(asked, min(cores for _, cores in crowded))
+    fix = "a core for each rank: " + fewer_ranks(asked, min(cores for _, cores in hosts_by_shortage))
     return Refusal(
         f"more {f'than {MAX_RANKS_PER_CORE} ranks a core' if asked.oversubscribe else 'ranks than cores'}: {shares}",
-        fewer if asked.oversubscribe else fewer + "; --oversubscribe lets them share",
-        tuple(name for names in crowded.values() for name in names),
+        fix if asked.oversubscribe else fix + "; --oversubscribe lets them share",
+        tuple(name for names in hosts_by_shortage.values() for name in names),
         exit_code=2,
     )
 
 
 def fewer_ranks(asked: Asked, ppn: int) -> Fix:
-    """The call with so many ranks on each host."""
+    """Return the command of this run with so many ranks on each host, as a fix."""
     resume = ("--resume", asked.resumed[-1]) if asked.resumed else ()
     return Fix.of((ipexctl_command("run", *resume, "--ppn", str(ppn), argv=() if resume else asked.program),))
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:
-    """Distribute the ranks. `default`: number of ranks of a host without slots."""
+    """Distribute the ranks, or refuse a number that --ppn or `max_slots` does not allow.
+
+    `default`: number of ranks of a host without slots. The cores of the hosts do not count here.
+    """
     result = _by_ppn(hosts, n, ppn) if ppn is not None else _by_slots(hosts, n, default)
     if isinstance(result, Refusal):
         return result
@@ -74,6 +80,7 @@ def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, defa
 
 
 def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | Refusal:
+    """Fill the hosts in order, with `ppn` ranks each."""
     short = [host.name for host in hosts if host.max_slots is not None and ppn > host.max_slots]
     if short and (n is None or n > ppn or hosts[0].name in short):
         maximum = min(host.max_slots or 0 for host in hosts if host.name in short)
@@ -94,26 +101,28 @@ def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution 
 
 
 def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistribution | Refusal:
+    """Give each host its slots, or share `n` ranks evenly within the slots; beyond them, evenly up to `max_slots`."""
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
-    granted = any(host.slots for host in hosts)
+    has_slots = any(host.slots for host in hosts)
     if n is None:
-        reason = "its slots" if granted else "by the NUMA nodes and the cores of the smallest host"
+        reason = "its slots" if has_slots else "by the NUMA nodes and the cores of the smallest host"
         return RankDistribution(tuple(slots), reason)
-    if not granted:
+    if not has_slots:
         slots = [0] * len(hosts)  # without slots none can be exceeded: distribute evenly
     counts = level(n, slots)
-    rest = n - sum(counts)
-    if rest:
+    beyond_slots = n - sum(counts)
+    if beyond_slots:
         room = [(host.max_slots or 1 << 20) - count for host, count in zip(hosts, counts, strict=True)]
-        more = level(rest, room)
-        if sum(more) < rest:
-            maximum = n - rest + sum(more)
+        more = level(beyond_slots, room)
+        if sum(more) < beyond_slots:
+            maximum = n - beyond_slots + sum(more)
             return Refusal(f"-n {n} is more than the {maximum} ranks that max_slots allows in total", f"-n {maximum}")
         counts = [count + extra for count, extra in zip(counts, more, strict=True)]
-    return RankDistribution(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if granted else ""))
+    return RankDistribution(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if has_slots else ""))
 
 
 def _uneven(hosts: Sequence[Host], counts: Sequence[int], n: int | None) -> list[str]:
+    """Warn of hosts without ranks, and of hosts with more ranks than others."""
     idle = [host.name for host, count in zip(hosts, counts, strict=True) if not count]
     busy = [count for count in counts if count]
     notes = []
@@ -131,6 +140,9 @@ TORCH_START: Final = 210 << 20
 
 
 def memory_refusal(context: LaunchContext) -> Refusal | None:
+    """Refuse ranks that certainly do not fit into the free memory of a host; None if all fit, or --oversubscribe is
+    set.
+    """
     earlier, planned, asked = context.gathered.earlier_memory, context.plan.memory, context.gathered.asked
     for node in context.nodes:
         free, shared, size, whence = node.facts.memory.free, 0, 0, ""
@@ -144,8 +156,8 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
         elif node.count > 1 and earlier is not None and node.count > earlier.ppn > 0:
             size, whence = earlier.size, f"as in run {earlier.run}"
         if shared + node.count * size > free:
-            most = (free - shared) // size
-            fewer = [fewer_ranks(asked, max(1, most))] if most > 0 or planned is None else []
+            fitting = (free - shared) // size
+            fewer = [fewer_ranks(asked, max(1, fitting))] if fitting > 0 or planned is None else []
             others = ways_to_fit(context, node.count, free)
             return Refusal(
                 f"{format_count(node.count, 'rank')} would take {readable(shared + node.count * size)} of memory on "
@@ -158,6 +170,7 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
 
 
 def memory_notes(context: LaunchContext) -> Iterator[str]:
+    """Warn of hosts whose memory may be too small, by an earlier run, the estimate, or torch alone."""
     earlier, planned, hosts = context.gathered.earlier_memory, context.plan.memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
         free, needed, whence, ranks = node.facts.memory.free, 0, "", format_count(node.count, "rank")
@@ -185,7 +198,7 @@ def memory_notes(context: LaunchContext) -> Iterator[str]:
 
 
 def tasks_notes(context: LaunchContext) -> Iterator[str]:
-    """Hosts whose cgroup does not allow the threads of the plan."""
+    """Warn of hosts whose cgroup does not allow the processes and threads of the plan."""
     for node in context.nodes:
         left, needed = node.facts.limits.pids_left, tasks_of(node.count, node.binding.threads)
         if left is not None and left < needed:

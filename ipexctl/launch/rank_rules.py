@@ -1,7 +1,7 @@
-"""How each rank option is chosen, which variable tells the ranks, and what the user is told: a row for each option of
-`node/common/rank_options.py`. Pure.
+"""How each rank option is chosen, which variable tells the ranks, and what the user is told. Pure.
 
-All ranks round alike, so what changes rounding is on for all hosts or for none.
+There is a row for each option of `node/common/rank_options.py`. All ranks must round alike, so an option that changes
+rounding is on for all hosts or for none.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ from ipexctl.node.common.rank_options import (
 
 IPEX: Final = "intel-extension-for-pytorch"
 OLDEST_ROUNDING: Final[Version] = (2, 3)
-"""As in `node/run/rank/rank_hooks.py`. Before, only IPEX rounds on CPUs."""
+"""The same as in `node/run/rank/rank_hooks.py`. With an older torch, only IPEX rounds on CPUs."""
 OLDEST_FUSED: Final[Version] = (2, 4)
 """The first torch with fused optimizers for CPUs."""
 OLDEST_HALF: Final[Version] = (2, 0)
+"""The first torch for which the hooks can change products of bf16 and fp16."""
 OLDEST_GPU_CODE: Final[Version] = (2, 0)
 """The first torch with `torch.utils._device`, which knows all functions that make tensors on a device."""
 _BF16_TIERS: Final = ("avx512_bf16", "amx")
@@ -53,27 +54,39 @@ _INSTRUCTIONS: Final = "bf16 instructions (AMX or AVX512_BF16)"
 
 @dataclass(frozen=True, slots=True)
 class RankRule:
+    """One rank option: how it is chosen and explained."""
+
     option: RankOption
     choose: Callable[[LaunchContext], Choice]
-    """Reads the choices of earlier rows in `context.plan`."""
+    """Returns the choice. It may read the choices of earlier rows in `context.plan`."""
     reason: str
-    """Why the plan sets the variable, with `{mode}`."""
+    """Why the plan sets the variable; `{mode}` stands for the chosen mode."""
     oldest: Version = OLDEST_TORCH
+    """The oldest torch that the option needs, for sentences about reasons."""
     way: str = "it"
-    """What is not possible, in sentences about reasons."""
+    """What is not possible, for sentences about reasons."""
     sentences: Mapping[ChoiceReason, str] = field(default_factory=dict)
-    """Notes on an option that was asked for, if some `{hosts}` are the reason; others are of `reason_text`."""
+    """Reason of a choice → the note, if the option was asked for and some `{hosts}` are the reason.
+
+    Other reasons are explained by `reason_text`.
+    """
 
     def value(self, choice: Choice) -> str:
-        """Value of the variable. Ranks tell of shared memory only if the user asked for it."""
+        """Return the value of the variable.
+
+        It is `auto` for shared memory that the user did not ask for: ranks then use it for large collectives and the
+        gradients of DDP only.
+        """
         return "auto" if choice.reason == "possible" else choice.mode
 
 
 def hosts_without_bf16(nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
+    """Return the names of the nodes whose processor has no bf16 instructions."""
     return tuple(node.name for node in nodes if node.facts.cpu.tier not in _BF16_TIERS)
 
 
 def _choose_fp32_math(context: LaunchContext) -> Choice:
+    """Return the mode that the user asked for. The reason `no-amx` names hosts where it saves little time."""
     mode = mode_asked(context.gathered.asked, FP32_MATH)
     if not mode:
         return FP32_MATH.off
@@ -85,7 +98,10 @@ def _choose_fp32_math(context: LaunchContext) -> Choice:
 
 
 def _choose_half_math(context: LaunchContext) -> Choice:
-    """The ranks measure what gains. `no-bf16` names the hosts on which bf16 does, unless the script may use IPEX."""
+    """Return `auto`, with which the ranks measure what is faster, unless the user turned it off.
+
+    `no-bf16` names the hosts without bf16 instructions, unless the script may use IPEX.
+    """
     if context.gathered.asked.half_math == "own":
         return HALF_MATH.off
     if (against := obstacle_of_hooks(context, OLDEST_HALF)) is not None:
@@ -95,7 +111,7 @@ def _choose_half_math(context: LaunchContext) -> Choice:
 
 
 def _choose_autocast(context: LaunchContext) -> Choice:
-    """By --fast, only if all processors have the instructions."""
+    """Return the mode that the user asked for. --fast turns it on only if all processors have bf16 instructions."""
     asked = context.gathered.asked
     mode = mode_asked(asked, AUTOCAST)
     if not mode:
@@ -109,12 +125,14 @@ def _choose_autocast(context: LaunchContext) -> Choice:
 
 
 def _choose_fused_optimizer(context: LaunchContext) -> Choice:
+    """Return whether ranks use fused optimizers, as the user asked."""
     mode = mode_asked(context.gathered.asked, FUSED_OPTIMIZER)
     against = obstacle_of_hooks(context, OLDEST_FUSED) if mode else "default"
     return Choice(mode, "asked") if against is None else FUSED_OPTIMIZER.off._replace(reason=against)
 
 
 def _choose_gpu_code(context: LaunchContext) -> Choice:
+    """Return the mode. Ranks leave a torch alone that finds a GPU."""
     mode = context.gathered.asked.gpu_code
     if mode == "off":
         return GPU_CODE.off
@@ -173,7 +191,7 @@ RULES: Final = (
 
 
 def choose_rank_options(context: LaunchContext) -> Plan:
-    """The plan with the choice of each option, in the order of the rows."""
+    """Return the plan with the choice of each option, in the order of the rows."""
     for rule in RULES:
         chosen = {**context.plan.rank_options, rule.option.name: rule.choose(context)}
         context = context.with_plan(rank_options=chosen)
@@ -181,6 +199,7 @@ def choose_rank_options(context: LaunchContext) -> Plan:
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
+    """Yield the variable of each option that is on, and of a measured option that was turned off."""
     for rule in RULES:
         choice = context.plan.choice(rule.option)
         if choice.mode != rule.option.off.mode or (rule.option.is_measured and choice.reason == "asked"):
@@ -190,11 +209,11 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    """On options that were asked for, and are off or gain little."""
-    asked, without_effect = context.gathered.asked, dict[str, list[str]]()
+    """Warn that options that the user asked for are off, or gain little."""
+    run_options, without_effect = context.gathered.asked, dict[str, list[str]]()
     for rule in RULES:
         option, choice = rule.option, context.plan.choice(rule.option)
-        mode = mode_asked(asked, option)
+        mode = mode_asked(run_options, option)
         if not mode or choice.reason == "one-rank":  # it has nobody to exchange with, and loses nothing
             continue
         sentence = rule.sentences.get(choice.reason)
@@ -206,8 +225,8 @@ def notes(context: LaunchContext) -> Iterator[str]:
             typed = "--fast" if is_of_all else option.typed.format(mode=mode)
             without_effect.setdefault(reason, []).append(typed)
     for reason, options in without_effect.items():
-        named = tuple(dict.fromkeys(options))
-        yield f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: " + reason
+        names = tuple(dict.fromkeys(options))
+        yield f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: " + reason
 
 
 _FIXES: Final[Mapping[ChoiceReason, str]] = {
@@ -215,12 +234,15 @@ _FIXES: Final[Mapping[ChoiceReason, str]] = {
     "hooks-off": f"; leave {HOOKS_SWITCH} out",
     "torch-too-old": Fix("; for a newer one: `ipexctl install`"),
 }
+"""Reason of a choice → what the user can type, appended to the note."""
 
 
 def _is_by_fast(context: LaunchContext, option: RankOption) -> bool:
+    """True if only --fast turns the option on."""
     asked = context.gathered.asked
     return option.is_of_fast and asked.fast and not mode_asked(asked._replace(fast=False), option)
 
 
 def _flag(context: LaunchContext, option: RankOption) -> str:
+    """Return the flag that turned the option on."""
     return "--fast" if _is_by_fast(context, option) else option.typed.partition(" ")[0]

@@ -1,4 +1,7 @@
-"""The input of a plan: the spec of the run, and what was gathered from the hosts. Values only."""
+"""The input of a plan: the spec of the run, and what was gathered from the hosts.
+
+Values only. `run/start/context.py: gather` makes them.
+"""
 
 from __future__ import annotations
 
@@ -20,74 +23,93 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankEnv:
+    """The Python environment in which the ranks run."""
+
     python: str
+    """Absolute path of Python on the hosts."""
     prefix: str | None = None
-    """None if only the interpreter is known."""
+    """Directory of the environment; None if only the interpreter is known."""
     name: str | None = None
-    """None for a user's environment."""
+    """Name of an environment that ipexctl installs; None for a user's own environment."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Normalized name → version, empty for versions that are not known."""
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Variables that `env.json` of the environment sets."""
     prepended: tuple[str, ...] = ()
+    """Those of `variables` whose value goes before that of the host, as for search paths."""
     ccl: bool = False
+    """True if oneCCL's bindings for torch are installed."""
     is_installed: bool = True
-    """False for the environment that install would make."""
+    """False for an environment that does not exist yet: the values are what install would make."""
     stacks: tuple[str, ...] = ()
-    """Stacks that the indexes decide between; empty for a user's environment."""
+    """The stack; several if only the indexes will decide between them; empty for a user's environment."""
     version: str = ""
+    """Version of Python; empty if unknown."""
     lists: tuple[str, ...] = ()
     """As in `EnvRequest`."""
     mpi_backend: bool | None = False
-    """True for a torch built with MPI, which no wheel is. None: unknown."""
+    """True if torch was built with MPI, which no wheel is; None if unknown."""
 
 
 MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
-"""Python modules that get their rank from mpirun: started without it, each is rank 0 of 1."""
+"""Python modules that get their rank from mpirun. If another launcher starts them, each is rank 0 of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierCheck:
-    """What node0 knows of an earlier check of the connections."""
+    """What node0 knows of an earlier check of the connections between the hosts."""
 
     passed: ConnectivityRecord | None = None
+    """The record of the check; None if node0 has none, or a doubtful one."""
     uptime: float = 0.0
-    """Node0's uptime in seconds when the record was read; 0 if unknown."""
+    """Uptime of node0 in seconds when the record was read; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierMemory:
+    """The memory of the ranks in an earlier run of the same script."""
+
     size: int
+    """Bytes of the largest rank."""
     run: str
+    """ID of that run."""
     ppn: int = 0
-    """Highest number of ranks on one host; 0 if the earlier run's record does not say."""
+    """Highest number of ranks on one host; 0 if the record of that run does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The hosts of a run as they are now (`run/start/context.py: gather`), for its spec."""
+    """A run's spec, and its hosts as they are now."""
 
     spec: RunSpec
     facts: Mapping[str, Facts] = field(hash=False)
+    """Host → its facts."""
     addresses: Mapping[str, str] = field(hash=False)
-    """Host → its address for the others; empty for a single host."""
+    """Host → its address for the other hosts; empty for a single host."""
     home: str
+    """The ipexctl home on the hosts."""
     env: RankEnv
     mpi: Mpi | None = None
-    """The MPI at `--mpi PATH`, if the facts don't have it."""
+    """The MPI at `--mpi PATH`, if the facts do not have it; else None."""
     setup: str | None = None
-    """File that the launcher and the ranks source."""
+    """File that the launcher and the ranks source; None without one."""
     notes: tuple[str, ...] = ()
     earlier_check: EarlierCheck = field(default_factory=EarlierCheck)
     transport: Transport = OVER_SSH
     hub: Mapping[str, FoundHub] = field(default_factory=dict, hash=False)
-    """Empty if the script imports no library of a hub."""
+    """Host → what is known of the hub and its cache there. Empty if the script imports no library of a hub."""
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Options of the line and of its file of settings, if a tool reads them with HfArgumentParser."""
+    """Options of the command line and of its settings file, if a tool reads them with HfArgumentParser."""
     job: str = ""
+    """ID of the Slurm job that has the hosts; empty without one."""
     job_seconds: int | None = None
+    """Seconds until that job ends; None if there is none, or its end is unknown."""
     earlier_memory: EarlierMemory | None = None
+    """None if no earlier run tells the memory of a rank."""
 
     @property
     def asked(self) -> Asked:
+        """The options of the run."""
         return self.spec.asked
 
     @property
@@ -97,11 +119,11 @@ class Gathered:
 
     @property
     def probe_python(self) -> str:
-        """A Python for checks on the hosts; empty if the environment is not installed and the hosts share none."""
+        """A Python for checks on the hosts; empty if the environment is not installed and the hosts share no Python."""
         return self.env.python if self.env.is_installed else common_python(self.facts)
 
 
 def common_python(facts: Mapping[str, Facts]) -> str:
-    """A Python that can run the agent, at the same path on every host; or empty."""
+    """Return a Python that can run the agent and has the same path on every host; empty if there is none."""
     paths = [host.software.agent_pythons for host in facts.values()]
     return next((path for path in paths[0] if all(path in others for others in paths)), "")

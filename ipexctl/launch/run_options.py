@@ -1,5 +1,7 @@
-"""Declares the options of a run: the words, help and limits of each field of `Asked` that users may set.
-`node/common/asked.py` has their types and defaults.
+"""Declare the options of a run: flag, help and limits of each field of `Asked` that users may set.
+
+`node/common/asked.py` has their types and defaults. The command line, config files, playbooks and `Cluster.run` all
+read these declarations.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 _MOST_RANKS: Final = 100_000
 CCL_WORKERS: Final = 1
-"""Per rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
+"""oneCCL workers of a rank over ccl, unless the command, an accelerate config or a variable says otherwise."""
 _RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
 _WATCHING, _ENDING = "Watching", "Ending"
 
@@ -281,7 +283,7 @@ if TYPE_CHECKING:
 
 
 def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
-    """Name, declaration and value of each option that does not have its default."""
+    """Yield name, declaration and value of each option that does not have its default."""
     for name, declaration in DECLARED.items():
         value = getattr(asked, name)
         if value != Asked._field_defaults[name]:
@@ -289,22 +291,26 @@ def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
 
 
 def call_of(asked: Asked) -> TypedCall:
-    """The call of `ipexctl run` that asks for the same, for a run that a program or a playbook begins."""
+    """Return the command `ipexctl run` that asks for the same, for a run that was not typed so: one of a program or a
+    playbook.
+    """
     options = list[str]()
     for _, declaration, value in changed_options(asked):
         on, _, off = declaration.flag.partition("/")
         if isinstance(value, bool):
             options.append(on if value else off)
         else:
-            values = value if isinstance(value, tuple) else (value,)
-            options += [word for each in values for word in (on, f"{each:g}" if isinstance(each, float) else str(each))]
+            for part in value if isinstance(value, tuple) else (value,):
+                options += [on, f"{part:g}" if isinstance(part, float) else str(part)]
     exports = (export.name if export.value is None else f"{export.name}={export.value}" for export in asked.exports)
     repeated = {
         "-x": exports, "--with": asked.packages, "-r": asked.requirements, "--extra": asked.extra,
         "--group": asked.group, "--build": asked.builds,
         "--stack": filter(None, (asked.stack,)), "--torch": filter(None, (asked.torch,)),
     }  # fmt: skip
-    options += [word for option, values in repeated.items() for value in values for word in (option, value)]
+    for option, values in repeated.items():
+        for value in values:
+            options += [option, value]
     options += ["--install"] if asked.install else []
     if asked.kind == "module":
         return TypedCall((*options, *asked.program[:2]), asked.argv[1:])

@@ -1,9 +1,10 @@
-"""Counts the physical cores that ranks may use, and assigns them to ranks and their oneCCL workers. Pure.
+"""Count the physical cores that ranks may use, and assign them to ranks and their oneCCL workers. Pure.
 
 A core counts once, however many threads it has. E-cores are left out, because all ranks would wait for a rank on one,
 and a cgroup's quota limits the count. All ranks get the same number of cores, because the slowest sets the pace.
-By default there is one rank for each NUMA node with memory that holds at least half as many of these cores as the
-largest: `rank_groups`. Everything else (what a rank's cores are, what is advised) follows from these groups.
+
+By default there is one rank for each NUMA node that has memory and at least half as many of these cores as the largest:
+`rank_groups`. Everything else (which cores a rank gets, what is advised) follows from these groups.
 """
 
 from __future__ import annotations
@@ -23,18 +24,24 @@ from ipexctl.text import format_count
 Dtype = Literal["bfloat16", "float32"]
 
 _HYBRID_MODELS: Final = frozenset({151, 154, 170, 172, 181, 183, 186, 189, 191, 197, 198, 204})
-"""Models of Intel's family 6 with two kinds of cores: Alder, Raptor, Meteor, Arrow, Lunar and Panther Lake. They count
-only if the kernel does not list the performance cores, as before 5.13 and in VMs."""
+"""Models of Intel's family 6 with two kinds of cores: Alder, Raptor, Meteor, Arrow, Lunar and Panther Lake.
+
+They count only if the kernel does not list the performance cores, as before 5.13 and in VMs.
+"""
 
 
 class Area(NamedTuple):
-    """NUMA nodes whose memory is the nearest to the same cores. `number`: the first node with these cores."""
+    """NUMA nodes whose memory is the nearest to the same cores."""
 
     number: int
+    """Number of the first NUMA node with these cores."""
     cpus: CpuList
     memory: tuple[int, ...]
+    """Numbers of the NUMA nodes with memory; of all, if no node of the host is known to have memory."""
     hbm: tuple[int, ...] = ()
+    """Numbers of the NUMA nodes with high-bandwidth memory."""
     hbm_size: int = 0
+    """Bytes of high-bandwidth memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +49,41 @@ class Core:
     """A physical core, named by the thread that a rank is bound to."""
 
     cpu: int
+    """Number of that thread."""
     node: int | None = None
-    """Number of the core's area."""
+    """Number of the core's area; None if the core is in none."""
     socket: int | None = None
+    """Position of the core's socket; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
+    """The cores of a host that ranks may use."""
+
     cores: tuple[Core, ...] = ()
+    """Empty if the cores of the host are not known."""
     count: int = 1
-    """Cores that can be busy at the same time; under a quota fewer than `cores`."""
+    """Cores that can be busy at the same time. A quota may make it fewer than `cores`."""
     limited: bool = False
-    """True under a quota. Other containers may then use the same cores."""
+    """True if a quota grants fewer cores. Other containers may then use the same cores."""
     left_out: int = 0
+    """Number of E-cores that are not used."""
     areas: tuple[Area, ...] = ()
 
     @property
     def nodes(self) -> tuple[int, ...]:
+        """Numbers of the areas that have cores."""
         return tuple(sorted({core.node for core in self.cores if core.node is not None}))
 
     def areas_of(self, cores: Iterable[Core]) -> list[Area]:
+        """Return the areas of these cores."""
         numbers = {core.node for core in cores}
         return [area for area in self.areas if area.number in numbers]
 
 
 @lru_cache(maxsize=64)  # hosts of a cluster have equal processors
 def cores_of(cpu: Cpu) -> Cores:
-    """The cores that this account may use, without E-cores, sorted by socket, NUMA node and number."""
+    """Return the cores that this account may use, without E-cores, sorted by socket, NUMA node and number."""
     kept, left_out = _without_e_cores(cpu)
     if not kept:
         return Cores(count=cpu.allowed or 1)
@@ -82,7 +97,9 @@ def cores_of(cpu: Cpu) -> Cores:
 
 
 def _areas(cpu: Cpu) -> tuple[Area, ...]:
-    """Nodes that list the same CPUs are one area, and CPUs of a node without memory go to the nearest that has some."""
+    """Group the NUMA nodes: those with the same CPUs are one area, and CPUs without memory go to the nearest node that
+    has some.
+    """
     groups: list[list[NumaNode]] = []
     group_of: dict[int, list[NumaNode]] = {}
     for node in cpu.usable_numa:
@@ -91,49 +108,53 @@ def _areas(cpu: Cpu) -> tuple[Area, ...]:
             groups += [] if group else [group]
             group.append(node)
             group_of.update(dict.fromkeys(node.cpus, group))
-    homes = [group for group in groups if any(node.memory != 0 for node in group)] or groups
-    cpus = {group[0].number: [number for node in group for number in node.cpus] for group in homes}
+    with_memory = [group for group in groups if any(node.memory != 0 for node in group)] or groups
+    cpus = {group[0].number: [number for node in group for number in node.cpus] for group in with_memory}
     for group in groups:
-        if group not in homes:
-            cpus[_nearest(cpu, group[0], homes)] += [number for node in group for number in node.cpus]
+        if group not in with_memory:
+            cpus[_nearest(cpu, group[0], with_memory)].extend(number for node in group for number in node.cpus)
     hbm: dict[int, list[NumaNode]] = {}
     for at, node in enumerate(cpu.hbm):
         # Kernels number the HBM nodes in the order of the nodes that they belong to.
-        paired = homes[at * len(homes) // len(cpu.hbm)][0].number if homes else 0
-        hbm.setdefault(_nearest(cpu, node, homes) if node.distances else paired, []).append(node)
+        by_order = with_memory[at * len(with_memory) // len(cpu.hbm)][0].number if with_memory else 0
+        hbm.setdefault(_nearest(cpu, node, with_memory) if node.distances else by_order, []).append(node)
     return tuple(
         Area(
             group[0].number,
             CpuList.of(cpus[group[0].number]),
-            tuple(node.number for node in group if node.memory != 0 or homes is groups),
+            tuple(node.number for node in group if node.memory != 0 or with_memory is groups),
             tuple(node.number for node in hbm.get(group[0].number, ())),
             sum(node.memory or 0 for node in hbm.get(group[0].number, ())),
         )
-        for group in homes
+        for group in with_memory
     )
 
 
-def _nearest(cpu: Cpu, node: NumaNode, homes: Sequence[Sequence[NumaNode]]) -> int:
-    """First node of the nearest group: by distance, else on the same socket, else by number."""
-    distance_to = dict(zip((each.number for each in cpu.numa), node.distances, strict=False))
+def _nearest(cpu: Cpu, node: NumaNode, groups: Sequence[Sequence[NumaNode]]) -> int:
+    """Return the number of the nearest group's first node: by distance, else on the same socket, else by number."""
+    distance_to = dict(zip((other.number for other in cpu.numa), node.distances, strict=False))
     package = next((package for package in cpu.packages if package & node.cpus), CpuList())
 
     def distance(group: Sequence[NumaNode]) -> tuple[int, bool, int]:
+        """Return the sort key of a group: the smallest is the nearest."""
         first = group[0]
         return distance_to.get(first.number, 0), not first.cpus & package, abs(first.number - node.number)
 
-    return min(homes, key=distance)[0].number
+    return min(groups, key=distance)[0].number
 
 
 @lru_cache(maxsize=64)
 def numa_nodes(cpu: Cpu) -> int:
-    """NUMA nodes with memory and a CPU this account may use; 1 if unknown."""
+    """Count the areas with memory and a CPU that this account may use; 1 if they are not known."""
     allowed = cpu.allowed_cpus
     return sum(1 for area in _areas(cpu) if allowed is None or area.cpus & allowed) or 1
 
 
 def _without_e_cores(cpu: Cpu) -> tuple[tuple[CpuList, ...], int]:
-    """Leave out E-cores: if the kernel does not list the others, the cores of a hybrid CPU that have one thread."""
+    """Return the cores without E-cores, and how many were left out.
+
+    If the kernel does not list the performance cores, the cores of a hybrid CPU that have one thread are E-cores.
+    """
     allowed = cpu.allowed_cores
     if cpu.p_cores is not None:
         fast = tuple(core for core in allowed if core.cpus[0] in cpu.p_cores)
@@ -146,24 +167,35 @@ def _without_e_cores(cpu: Cpu) -> tuple[tuple[CpuList, ...], int]:
 
 
 def _or_last(number: int | None) -> int:
+    """Return a sort key: None comes last."""
     return 1 << 30 if number is None else number
 
 
 def cpus(cores: Iterable[Core]) -> tuple[int, ...]:
+    """Return the numbers of the cores."""
     return tuple(core.cpu for core in cores)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """Ranks and threads of a host, as `doctor` recommends them."""
+
     ppn: int
+    """Ranks per host."""
     omp_num_threads: int
     ccl_worker_count: int
+    """oneCCL workers per rank."""
     reason: str
+    """How the number of threads was computed."""
     cores_per_rank: int = 1
+    """Cores of a rank, at least 1."""
 
 
 def threads_of_rank(share: int, cores: Cores, ranks: int, workers: int) -> tuple[int, str]:
-    """Threads per rank, and the formula. oneCCL's workers get cores only where compute keeps one."""
+    """Return the threads of a rank, and how they were computed. oneCCL's workers get cores only if compute keeps one.
+
+    `share`: cores of a rank.
+    """
     reserved = workers if share > workers else 0
     idle = share < cores.count // ranks
     formula = (
@@ -174,32 +206,41 @@ def threads_of_rank(share: int, cores: Cores, ranks: int, workers: int) -> tuple
 
 @lru_cache(maxsize=64)
 def default_ranks(cpu: Cpu) -> int:
-    """One rank for each group of cores; under a quota, each rank has at least two cores' time."""
+    """Return the default number of ranks: one for each group of cores; under a quota, each has at least two cores'
+    time.
+    """
     cores = cores_of(cpu)
     groups = len(rank_groups(cores.cores))
     return max(1, min(groups, cores.count // 2) if cores.limited else groups)
 
 
 def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
-    """The layout that fits every host: ranks by the host with the fewest, threads by the one with the fewest cores."""
+    """Return the layout that fits every host: ranks of the host with the fewest, threads of the one with the fewest
+    cores a rank.
+    """
     ranks = min(map(default_ranks, cpus))
-    share, smallest = min(((cores_per_rank(cpu, ranks), cores_of(cpu)) for cpu in cpus), key=lambda each: each[0])
+    share, smallest = min(((cores_per_rank(cpu, ranks), cores_of(cpu)) for cpu in cpus), key=lambda pair: pair[0])
     threads, reason = threads_of_rank(share, smallest, ranks, workers)
     return Layout(ranks, threads, workers, reason, max(1, share))
 
 
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:
-    found = common_layout(cpus, 0)
-    backend, reason = automatic_backend(has_ccl, len(cpus), found.ppn * len(cpus), found.cores_per_rank)
-    return (common_layout(cpus, 1) if backend == "ccl" else found), backend, reason
+    """Return the layout for hosts with these processors, the backend of `--backend auto`, and the reason for the
+    backend.
+    """
+    layout = common_layout(cpus, 0)
+    backend, reason = automatic_backend(has_ccl, len(cpus), layout.ppn * len(cpus), layout.cores_per_rank)
+    return (common_layout(cpus, 1) if backend == "ccl" else layout), backend, reason
 
 
 def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank: int) -> tuple[Backend, str]:
-    """The backend of `--backend auto`, and its reason. `cores_per_rank`: 0 if there are more ranks than cores.
+    """Return the backend of `--backend auto`, and its reason. `cores_per_rank`: 0 if there are more ranks than cores.
 
-    Measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores: 64 MB over ccl and gloo in 128
-    and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms (3 ranks, more than cores); a DDP
-    step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
+    Measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores:
+
+    - 64 MB over ccl and gloo in 128 and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms (3
+      ranks, more than cores);
+    - a DDP step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
     """
     if not has_ccl:
         return "gloo", "the environment has no oneCCL bindings"
@@ -219,44 +260,61 @@ def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank
 
 
 def tasks_of(ranks: int, threads: int) -> int:
-    """Processes and threads of a host's ranks, as pids.max counts them. With torch 2.13 over gloo, a rank has 4 threads
-    beside those of OpenMP, and a wrapper; up to 8 programs start and watch the ranks."""
+    """Return the number of processes and threads of a host's ranks, as pids.max counts them.
+
+    With torch 2.13 over gloo, a rank has 4 threads beside those of OpenMP, and a wrapper. Up to 8 programs start and
+    watch the ranks.
+    """
     return ranks * (threads + 5) + 8
 
 
 def dtype(tiers: Iterable[str]) -> Dtype:
-    """bfloat16 if every host computes it in hardware: elsewhere it is slower than float32."""
+    """Return bfloat16 if every host computes it in hardware, else float32: there bfloat16 is slower."""
     return "bfloat16" if all(tier in ("amx", "avx512_bf16") for tier in tiers) else "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
+    """What one rank gets."""
+
     cores: tuple[int, ...] = ()
+    """Numbers of the cores; empty if the rank is not bound."""
     workers: tuple[int, ...] = ()
+    """Numbers of the cores of its oneCCL workers; empty if they are not bound."""
     memory: tuple[int, ...] = ()
+    """Numbers of the NUMA nodes from which the rank should take memory; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
+    """The cores of a host's ranks."""
+
     slots: tuple[RankSlot, ...]
+    """One for each rank."""
     threads: int
+    """OpenMP threads of a rank."""
     formula: str
+    """How `threads` was computed."""
     workers: int
     """oneCCL workers per rank; 0 if a rank has no core to spare."""
     share: int
     """Cores per rank, including the cores of its oneCCL workers; 0 if there are more ranks than cores."""
     alone: bool
-    """True if no two ranks share a core, so each thread may be bound to one."""
+    """True if no two ranks share a core, so each thread may be bound to a core."""
     crowded: bool = False
+    """True if there are more ranks than cores."""
     hbm: int = 0
-    """Bytes of high-bandwidth memory per rank; 0 without any."""
+    """Bytes of high-bandwidth memory per rank; 0 if there is none."""
 
 
 def bind(
     cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bind_workers: bool = True, need: int = 0
 ) -> Binding:
-    """Give each rank a block of cores within one NUMA node, else within one socket, else in numeric order. `omp`: how
-    many cores of a rank its workers must leave free. `need`: bytes that a rank took in an earlier run; 0 if unknown."""
+    """Give each rank a block of cores within one NUMA node, else within one socket, else in numeric order.
+
+    `omp`: cores of a rank that its workers must leave free. `bind_workers`: False if the user binds them. `need`: bytes
+    that a rank took in an earlier run; 0 if unknown.
+    """
     crowded = ranks > cores.count
     blocks = _blocks(cores.cores, ranks) if mode != "none" and ranks <= len(cores.cores) else []
     share = min([cores.count // ranks, *map(len, blocks)])
@@ -274,19 +332,24 @@ def bind(
     # Under a quota other containers may choose the same first cores, so workers are not bound.
     split = reserved and bind_workers and not cores.limited
     workers_of = [block[-reserved:] if split else () for block in blocks]
-    taken = {core for worker_cores in workers_of for core in worker_cores}
-    bound = [[core for core in _bound_cores(block, cores.cores, mode) if core not in taken] for block in blocks]
-    hbm = _hbm_share([cores.areas_of(each) for each in bound])
-    memory = [_memory(each, cores, has_hbm=0 < hbm >= need) for each in bound]
+    cores_of_workers = {core for worker_cores in workers_of for core in worker_cores}
+    bound = [
+        [core for core in _bound_cores(block, cores.cores, mode) if core not in cores_of_workers] for block in blocks
+    ]
+    hbm = _hbm_share([cores.areas_of(rank_cores) for rank_cores in bound])
+    memory = [_memory(rank_cores, cores, has_hbm=0 < hbm >= need) for rank_cores in bound]
     slots = tuple(map(RankSlot, map(cpus, bound), map(cpus, workers_of), memory))
-    used = [number for slot in slots for number in slot.cores]
-    alone = not cores.limited and len(used) == len(set(used))
+    used_cpus = [number for slot in slots for number in slot.cores]
+    alone = not cores.limited and len(used_cpus) == len(set(used_cpus))
     return Binding(slots, threads, formula, reserved, share, alone, crowded, hbm)
 
 
 def rank_groups(cores: Sequence[Core]) -> list[tuple[Core, ...]]:
-    """One group of cores for each NUMA node that holds at least half as many as the largest. The cores of other nodes
-    go to the smallest group of their socket, behind its own cores; if their socket has none, they stay idle."""
+    """Return one group of cores for each NUMA node that holds at least half as many as the largest.
+
+    The cores of other nodes go to the smallest group of their socket, behind its own cores. If no group is on their
+    socket, they stay idle.
+    """
     by_node: dict[int | None, list[Core]] = {}
     for core in cores:
         by_node.setdefault(core.node, []).append(core)
@@ -294,13 +357,18 @@ def rank_groups(cores: Sequence[Core]) -> list[tuple[Core, ...]]:
     groups = {node: list(own) for node, own in by_node.items() if 2 * len(own) >= most}
     sockets = {node: {core.socket for core in own} for node, own in by_node.items()}
     for node in (node for node in by_node if node not in groups):
-        near = [other for other in groups if sockets[other] & sockets[node]]
-        if near:
-            groups[min(near, key=lambda other: (len(groups[other]), _or_last(other)))] += by_node[node]
+        on_socket = [other for other in groups if sockets[other] & sockets[node]]
+        if on_socket:
+            groups[min(on_socket, key=lambda other: (len(groups[other]), _or_last(other)))] += by_node[node]
     return [tuple(group) for group in groups.values()]
 
 
 def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
+    """Return a block of cores for each rank, all of the same size.
+
+    The first of these ways that has room for all ranks: the groups themselves; within NUMA nodes; within NUMA nodes
+    whose cores are in groups; within sockets; in numeric order.
+    """
     groups = rank_groups(cores)
     if ranks == len(groups):
         return [group[: min(map(len, groups))] for group in groups]
@@ -324,7 +392,9 @@ def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
 
 
 def _on_one_socket(block: tuple[Core, ...], share: int) -> tuple[Core, ...]:
-    """Under a quota, a rank has more cores than their time: those of one socket, if it has enough."""
+    """Return the cores of a block that are on one socket, if these are enough for the rank's share of a quota; else
+    all.
+    """
     parts: dict[int | None, list[Core]] = {}
     for core in block:
         parts.setdefault(core.socket, []).append(core)
@@ -334,28 +404,36 @@ def _on_one_socket(block: tuple[Core, ...], share: int) -> tuple[Core, ...]:
 
 @lru_cache(maxsize=256)
 def cores_per_rank(cpu: Cpu, ranks: int) -> int:
-    """Cores of each rank; 0 if there are more ranks than cores."""
+    """Return the cores of each rank; 0 if there are more ranks than cores."""
     return bind(cores_of(cpu), ranks, 0, "auto").share
 
 
 def split_ranks(cores: Cores, binding: Binding) -> list[int]:
-    """Local ranks with cores of several NUMA nodes, if these are on two sockets or another rank has cores there, too.
-    None under a quota, where the kernel chooses among all cores."""
+    """Return the local ranks with cores of several NUMA nodes, if these are on two sockets, or another rank has cores
+    there too.
+
+    Empty under a quota, where the kernel chooses among all cores.
+    """
     if binding.crowded or cores.limited:
         return []
-    places = {core.cpu: core for core in cores.cores}
-    blocks = [[places[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in places] for slot in binding.slots]
+    core_of = {core.cpu: core for core in cores.cores}
+    blocks = [[core_of[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in core_of] for slot in binding.slots]
     nodes = [{core.node for core in block} for block in blocks]
-    ranks_of = Counter(node for each in nodes for node in each)
-    return [
-        at
-        for at, block in enumerate(blocks)
-        if len(nodes[at]) > 1
-        and (len({core.socket for core in block}) > 1 or any(ranks_of[node] > 1 for node in nodes[at]))
-    ]
+    ranks_of = Counter(node for nodes_of_rank in nodes for node in nodes_of_rank)
+    split: list[int] = []
+    for local_rank, block in enumerate(blocks):
+        has_two_sockets = len({core.socket for core in block}) > 1
+        shares_a_node = any(ranks_of[node] > 1 for node in nodes[local_rank])
+        if len(nodes[local_rank]) > 1 and (has_two_sockets or shares_a_node):
+            split.append(local_rank)
+    return split
 
 
 def level(total: int, room: Sequence[int]) -> list[int]:
+    """Distribute `total` evenly: each entry of the result is at most its `room`.
+
+    The sum is less than `total` if there is not enough room.
+    """
     counts = [0] * len(room)
     while total:
         with_room = [at for at, limit in enumerate(room) if counts[at] < limit]
@@ -370,6 +448,7 @@ def level(total: int, room: Sequence[int]) -> list[int]:
 
 
 def _bound_cores(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Sequence[Core]:
+    """Return the cores that a rank is bound to: its block, or all cores of the block's NUMA nodes or sockets."""
     if mode == "numa":
         nodes = {(core.socket, core.node) for core in block}
         return [core for core in cores if (core.socket, core.node) in nodes]
@@ -380,13 +459,15 @@ def _bound_cores(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Se
 
 
 def _hbm_share(areas_of_ranks: Sequence[Sequence[Area]]) -> int:
-    """Bytes of high-bandwidth memory for the rank that gets the fewest; 0 without any."""
+    """Return the bytes of high-bandwidth memory for the rank that gets the fewest; 0 if there is none."""
     ranks_of = Counter(area.number for areas in areas_of_ranks for area in areas)
     return min((sum(area.hbm_size // ranks_of[area.number] for area in areas) for areas in areas_of_ranks), default=0)
 
 
 def _memory(bound: Sequence[Core], cores: Cores, *, has_hbm: bool) -> tuple[int, ...]:
-    """The nodes with the memory of these cores, the fast one if it is enough; empty if these are all nodes."""
+    """Return the NUMA nodes with the memory of these cores, of the fast one if `has_hbm`; empty if these are all
+    nodes.
+    """
     areas = cores.areas_of(bound)
     hbm = tuple(sorted(number for area in areas for number in area.hbm)) if has_hbm else ()
     nodes = tuple(sorted(number for area in areas for number in area.memory))

@@ -1,6 +1,8 @@
-"""Estimates the memory that fine-tuning takes on each host, from the model's files and the options of the line. Pure.
+"""Estimate the memory that fine-tuning takes on each host, from the model's tensors and the options of the command.
+Pure.
 
-The figures are of torch 2.13, transformers 5 and TRL 1; docs/guides/fine-tune.md compares them with a run.
+A run that would not fit even without activations is refused, so there is no estimate if the options do not show what is
+trained. The figures are of torch 2.13, transformers 5 and TRL 1; docs/guides/fine-tune.md compares them with a run.
 """
 
 from __future__ import annotations
@@ -24,44 +26,56 @@ DATA: Final = "dataset_name"
 PROCESS: Final = 480 << 20
 """Private memory of a rank that has imported torch, transformers, peft, datasets and TRL."""
 _BITS: Final = {"float32": 32, "bfloat16": 16, "float16": 16}
+"""Value of `--dtype` → bits of a parameter."""
 _STATES: Final = {"sgd": 0, "adafactor": 0, "adagrad": 1}
-"""Optimizer → values that it keeps for each parameter, if not two."""
+"""First word of the optimizer's name → values that it keeps for each parameter; two for all others."""
 _ADAPTED: Final = "q_proj,v_proj,qkv_proj,c_attn,query_key_value,query,value,q,v"
 """Modules that peft adapts by default."""
 _EMBEDDINGS: Final = frozenset("embed_tokens lm_head wte wpe word_embeddings embed_in embed_out".split())  # noqa: SIM905
+"""Modules of embeddings and output layers, which get no adapters."""
 _RENAMED: Final = {
     "torch_dtype": "dtype", "cutoff_len": "max_length", "block_size": "max_length", "lora_rank": "lora_r",
     "lora_target": "lora_target_modules", "quantization_bit": "load_in_4bit", "finetuning_type": "use_peft",
 }  # fmt: skip
+"""Option of a tool → TRL's option with the same meaning."""
 _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "trl": {"dtype": "float32", "lora_r": "16", "gradient_checkpointing": ""},
     "llamafactory": {"use_peft": "", "lora_target_modules": "all", "max_length": "2048", "gradient_checkpointing": ""},
 }
-"""First word of the module → what the tool takes without these options."""
+"""First word of the module → the defaults of this tool."""
 _SHARDED: Final = ("fsdp", "fsdp_config", "deepspeed")
+"""Options with which ranks do not hold the whole model."""
 
 
 def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMemory | None:
-    """None if the line names no model that node0 has, the script makes adapters of its own, or it is not known that
-    each rank trains the whole model: a script may only evaluate it, or shard it."""
+    """Return the estimate for the plan. `changes`: options that replace those of the command, to try other ways.
+
+    None if the command names no model that node0 has, if the script makes adapters of its own, or if it is not known
+    that each rank trains the whole model: a script may only evaluate it, or shard it.
+    """
     gathered = context.gathered
-    found, script = gathered.hub.get(gathered.hosts[0].name), gathered.spec.project.script
-    imports = {each.module.partition(".")[0] for each in (script.imports if script else ())}
+    hub, script = gathered.hub.get(gathered.hosts[0].name), gathered.spec.project.script
+    imports = {imported.module.partition(".")[0] for imported in (script.imports if script else ())}
     trains = _tool(context) in _DEFAULTS or "trl" in imports or is_on(gathered.options, "do_train")
     is_sharded = any(is_on(gathered.options, name) for name in _SHARDED)
-    if found is None or not found.tensors or "peft" in imports or not trains or is_sharded:
+    if hub is None or not hub.tensors or "peft" in imports or not trains or is_sharded:
         return None
     options = {SHARE_WEIGHTS.name: context.plan.choice(SHARE_WEIGHTS).mode, **_DEFAULTS.get(_tool(context), {})}
     for given in (gathered.options, *changes):
         options |= {_RENAMED.get(name, name): value for name, value in given.items()}
-    memory = memory_of(found.tensors, options, is_alone=context.world_size == 1)
-    once, free = memory.of(0), {node.name: node.facts.memory.free for node in context.nodes}
-    fits = {name: max(0, size - once) // (memory.of(1) - once) for name, size in free.items() if size is not None}
+    memory = memory_of(hub.tensors, options, is_alone=context.world_size == 1)
+    shared = memory.of(0)
+    of_rank = memory.of(1) - shared
+    free = {node.name: node.facts.memory.free for node in context.nodes}
+    fits = {name: max(0, size - shared) // of_rank for name, size in free.items() if size is not None}
     return memory._replace(hosts={node.name: memory.of(node.count) for node in context.nodes}, fits=fits)
 
 
 def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:
-    """The options of the line, as few as possible, with which so many ranks fit."""
+    """Return the options with which so many ranks fit into `free` bytes, without their activations.
+
+    They are the smallest combinations of options; empty if none is enough.
+    """
     ways = (
         {"--share-weights auto": {SHARE_WEIGHTS.name: "auto"}} if context.gathered.asked.share_weights == "off" else {}
     )
@@ -76,33 +90,39 @@ def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:
 
 
 def describe(memory: TrainingMemory) -> str:
+    """Describe the estimate, as in `memory of MODEL, estimated: … of base on each host and in each rank …`."""
     shared = [f"{readable(size)} of {name} on each host" for name, size in memory.once.items()]
     own = ", ".join(f"{readable(size)} of {name}" for name, size in memory.each.items() if size)
     return f"memory of {memory.model}, estimated: {join_words([*shared, f'in each rank {own}'])}"
 
 
 def _tool(context: LaunchContext) -> str:
+    """Return the first word of the module that the ranks run, as `trl`."""
     return context.gathered.asked.argv[0].partition(".")[0]
 
 
 def memory_of(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alone: bool) -> TrainingMemory:
-    parameters = trained = sum(prod(each.shape) * each.copies for each in tensors)
-    in_files = sum(prod(each.shape) * each.copies * each.bits // 8 for each in tensors)
-    of_files = 8 * in_files // max(1, parameters)
-    bits = _BITS.get(options.get("dtype", ""), of_files)
-    base, is_mapped = parameters * bits // 8, bits == of_files
+    """Return the memory of a rank and of what ranks share, by kind.
+
+    `tensors`: of the model's files. `options`: of the tool, under TRL's names, and `--share-weights` of ipexctl.
+    """
+    parameters = trained = sum(prod(kind.shape) * kind.copies for kind in tensors)
+    file_bytes = sum(prod(kind.shape) * kind.copies * kind.bits // 8 for kind in tensors)
+    file_bits = 8 * file_bytes // max(1, parameters)
+    bits = _BITS.get(options.get("dtype", ""), file_bits)
+    base, is_mapped = parameters * bits // 8, bits == file_bits
     has_adapters = is_on(options, "use_peft") and options["use_peft"] != "full"
-    matrices = [each for each in tensors if len(each.shape) == 2 and each.module not in _EMBEDDINGS]
+    matrices = [kind for kind in tensors if len(kind.shape) == 2 and kind.module not in _EMBEDDINGS]
     if has_adapters:
         targets = {*options.get("lora_target_modules", _ADAPTED).split(",")}
-        adapted = [each for each in matrices if not targets.isdisjoint((each.module, "all", "all-linear"))]
-        trained = _number(options, "lora_r", 8) * sum(sum(each.shape) * each.copies for each in adapted)
+        adapted = [kind for kind in matrices if not targets.isdisjoint((kind.module, "all", "all-linear"))]
+        trained = _number(options, "lora_r", 8) * sum(sum(kind.shape) * kind.copies for kind in adapted)
         if is_on(options, "load_in_4bit"):  # 4 bits a value, and a scale for each 64
-            base -= sum(prod(each.shape) * each.copies for each in matrices) * (2 * bits - 9) // 16
+            base -= sum(prod(kind.shape) * kind.copies for kind in matrices) * (2 * bits - 9) // 16
             is_mapped = False
     size = trained * (4 if has_adapters else bits // 8)  # peft's adapters are in fp32
     tokens = _number(options, "per_device_train_batch_size", 8) * _number(options, "max_length", 1024)
-    own = {
+    in_each_rank = {
         "adapters": size * has_adapters,
         "gradients": size * (1 if is_alone else 2),  # DDP sends a copy
         "optimizer": size * _STATES.get(options.get("optim", "").partition("_")[0], 2),
@@ -110,21 +130,26 @@ def memory_of(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_a
         "process": PROCESS,
     }
     is_shared = options[SHARE_WEIGHTS.name] == "auto" and has_adapters and is_mapped
-    once, own = ({"base": base}, own) if is_shared else ({}, {"base": base, **own})
-    return TrainingMemory(options.get(MODEL, ""), parameters, trained, once, own)
+    on_each_host, in_each_rank = ({"base": base}, in_each_rank) if is_shared else ({}, {"base": base, **in_each_rank})
+    return TrainingMemory(options.get(MODEL, ""), parameters, trained, on_each_host, in_each_rank)
 
 
 def _of_token(tensors: Sequence[TensorKind], size: int, *, recomputes: bool) -> int:
-    """Bytes of a token's activations: what each block keeps for backward, five times that of one block while it is
-    computed, and eight fp32 copies of the logits, as measured with TRL."""
-    matrices = [each for each in tensors if len(each.shape) == 2]
-    inside = [each for each in matrices if each.module not in _EMBEDDINGS]
-    words, hidden = max((each.shape for each in matrices if each.module in _EMBEDDINGS), default=(0, 0))
-    blocks = max((each.copies for each in inside), default=1)
-    of_block = 2 * size * (sum(each.shape[0] * each.copies for each in inside) // blocks + 4 * hidden)
-    return (size * hidden if recomputes else of_block) * blocks + 5 * of_block + 8 * 4 * words
+    """Return the bytes of a token's activations, as measured with TRL.
+
+    - What each block keeps for backward; with gradient checkpointing (`recomputes`) only its input.
+    - Five times what a block keeps, for the block that is computed.
+    - Eight fp32 copies of the logits.
+    """
+    matrices = [kind for kind in tensors if len(kind.shape) == 2]
+    inside = [kind for kind in matrices if kind.module not in _EMBEDDINGS]
+    words, hidden = max((kind.shape for kind in matrices if kind.module in _EMBEDDINGS), default=(0, 0))
+    blocks = max((kind.copies for kind in inside), default=1)
+    block = 2 * size * (sum(kind.shape[0] * kind.copies for kind in inside) // blocks + 4 * hidden)
+    return (size * hidden if recomputes else block) * blocks + 5 * block + 8 * 4 * words
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    """Return the option's value, or the default if it is not a number."""
     value = options.get(name, "")
     return int(value) if value.isdecimal() and len(value) < 8 else default

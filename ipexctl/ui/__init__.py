@@ -1,4 +1,5 @@
 """Rendering: messages, streamed lines, tables and JSON. The only package that imports rich.
 
-In: values. Out: text on a terminal, neutralised. Never decides, and knows no command.
+In: values. Out: text on stdout or stderr. What a host printed is neutralised, so that it cannot control the terminal.
+Nothing here decides, or knows a command.
 """

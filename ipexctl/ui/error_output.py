@@ -1,4 +1,8 @@
-"""Errors that end a call: JSON for `--json`, events for `--events`, a log file for unexpected ones."""
+"""Print the error that ends a call: as JSON for `--json`, as an event for `--events`, with a log file if it is
+unexpected.
+
+The error may come before the options are read, so the options are looked for in `sys.argv`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from ipexctl.ui.results import print_json
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:
+    """Return the schema of the document that the call asks for; None without --json."""
     command, has_json = _command_of(argv, "--json")
     if not has_json or not command:
         return None
@@ -29,12 +34,13 @@ def requested_schema(argv: Sequence[str]) -> str | None:
 
 
 def requests_events(argv: Sequence[str]) -> bool:
+    """True if the call is a `run` or `attach` with --events."""
     command, has_events = _command_of(argv, "--events")
     return has_events and command[:1] in (["run"], ["attach"])
 
 
 def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
-    """Words of the command, and whether it has the flag. Arguments of the user's script are not read."""
+    """Return the words of the command, and whether it has the flag. Arguments of the user's script are not read."""
     command: list[str] = []
     has_flag = False
     for before, word in zip(("", *argv), argv, strict=False):
@@ -51,7 +57,10 @@ def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
 def print_json_error(
     reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None, exit_code: int = 2
 ) -> None:
-    """Print a document for --json or an event for --events; nothing without these options."""
+    """Print the error as a document for --json, or as an event for --events; nothing without these options.
+
+    `error`: for the position in a file; None if the error has none.
+    """
     schema = requested_schema(sys.argv[1:])
     if schema is None and requests_events(sys.argv[1:]):
         from ipexctl.ui.run.events import print_failed_call
@@ -71,6 +80,7 @@ def print_json_error(
 
 
 def _position(error: FileError) -> dict[str, Any]:
+    """Return file, line and column of the error."""
     return {"file": error.path, "line": error.line, "column": error.column}
 
 
@@ -100,7 +110,9 @@ def end_by_error(error: BaseException) -> int:
 
 
 def _cannot_write(error: OSError) -> int:
-    """Exit code if stdout can't be written; it becomes /dev/null, or Python's flush at exit would fail again."""
+    """Return the exit code if stdout cannot be written. stdout becomes /dev/null, or Python's flush at exit would fail
+    again.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 141
@@ -109,7 +121,10 @@ def _cannot_write(error: OSError) -> int:
 
 
 def report_crash(error: BaseException) -> None:
-    """Write a log file. It omits the command line, which may contain a secret."""
+    """Write a log file about an unexpected error, and print where it is.
+
+    It omits the command line, which may contain a secret.
+    """
     name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"
     sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {error}"
@@ -126,7 +141,7 @@ def report_crash(error: BaseException) -> None:
 
 
 def _address_of_issues() -> str:
-    """As a release's metadata has it; empty for a checkout, which has no home."""
+    """Return the address for reports that the package's metadata has; empty for a checkout without it."""
     from importlib.metadata import PackageNotFoundError, metadata  # late: it is slow, and other calls do not need it
 
     with contextlib.suppress(PackageNotFoundError):

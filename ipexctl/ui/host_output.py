@@ -1,6 +1,8 @@
-"""What a program prints on the hosts: live lines prefixed with the host, folded identical output, or JSON. Lines of
-different hosts never mix, and stdout and stderr stay apart. Failures are collected for a second, so that a hundred
-hosts with the same failure are one line.
+"""Show what a program prints on the hosts: live with the host in front of each line, folded if it is identical, or as
+JSON.
+
+Lines of different hosts never mix, and stdout and stderr stay apart. Failures are collected for a second, so that a
+hundred hosts with the same failure are one line.
 """
 
 from __future__ import annotations
@@ -27,28 +29,35 @@ from ipexctl.ui.safe_output import OutputPipes, PrefixedLines, for_terminal
 
 
 class LiveOutput(OutputPipes):
+    """Prints each line as it comes, with its host in front."""
+
     def __init__(self, cancel: Cancel) -> None:
         super().__init__(cancel)
         self._terminal: dict[StreamName, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._prefixers: dict[Host, dict[StreamName, PrefixedLines]] = {}
 
     def sink_for(self, host: Host) -> Callable[[StreamName, bytes], None]:
+        """Return the function that takes the output of a host."""
         prefixers = self._prefixers[host] = {
             stream: PrefixedLines(self.prefix(stream, f"{host.name}:"), keep_states=not is_terminal)
             for stream, is_terminal in self._terminal.items()
         }
 
         def sink(stream: StreamName, data: bytes) -> None:
+            """Print the complete lines in the data."""
             self.write(stream, prefixers[stream].feed(data))
 
         return sink
 
     def finish(self, host: Host) -> None:
+        """Print what is left of the last line of a host."""
         for stream, prefixer in self._prefixers.pop(host, {}).items():
             self.write(stream, prefixer.flush())
 
 
 class _StoredOutput:
+    """Where the output of one host's stream is in the file, and its digest."""
+
     def __init__(self) -> None:
         from hashlib import blake2b  # 2 ms, for --gather and --json alone
 
@@ -57,8 +66,12 @@ class _StoredOutput:
 
 
 class CollectedOutput:
+    """Keeps all output in a temporary file until the end; the first megabytes stay in memory."""
+
     _IN_MEMORY = 8 << 20
+    """Bytes that stay in memory."""
     _PIECE = 1 << 18
+    """Bytes that are read at once."""
 
     def __init__(self) -> None:
         self._outputs: dict[tuple[Host, StreamName], _StoredOutput] = defaultdict(_StoredOutput)
@@ -67,7 +80,10 @@ class CollectedOutput:
         self._lock = threading.Lock()
 
     def sink_for(self, host: Host) -> Callable[[StreamName, bytes], None]:
+        """Return the function that takes the output of a host."""
+
         def sink(stream: StreamName, data: bytes) -> None:
+            """Store the data."""
             with self._lock:
                 output = self._outputs[host, stream]
                 output.digest.update(data)
@@ -78,13 +94,15 @@ class CollectedOutput:
         return sink
 
     def finish(self, host: Host) -> None:
-        """Does nothing: output is shown at the end."""
+        """Do nothing: output is shown at the end."""
 
     def digest(self, host: Host, stream: StreamName) -> bytes | None:
+        """Return the digest of a host's stream; None if the host printed nothing there."""
         output = self._outputs.get((host, stream))
         return output.digest.digest() if output else None
 
     def pieces(self, host: Host, stream: StreamName) -> Iterator[bytes]:
+        """Yield the output of a host's stream."""
         output = self._outputs.get((host, stream))
         for start, size in output.segments if output else ():
             self._file.seek(start)
@@ -92,11 +110,12 @@ class CollectedOutput:
                 yield self._file.read(min(rest, self._PIECE))
 
     def text(self, host: Host, stream: StreamName) -> Iterator[str]:
-        """The text in pieces; invalid UTF-8 is replaced."""
+        """Yield the output as text; invalid UTF-8 is replaced."""
         return codecs.iterdecode(self.pieces(host, stream), "utf-8", "replace")
 
 
 def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
+    """Print identical output once, under the names of its hosts."""
     streams: tuple[tuple[StreamName, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
     for stream, target in streams:
         groups: dict[bytes, list[Host]] = {}
@@ -124,6 +143,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
     """Print JSON in UTF-8 whatever the locale, piece by piece, so that it is never all in memory."""
 
     def write(text: str) -> None:
+        """Print a part of the document."""
         sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
 
     write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
@@ -143,7 +163,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 
 class FailureReport:
-    """Prints failed hosts by reason, collected for `delay` seconds. `options`: for commands to type."""
+    """Prints failed hosts by reason, collected for `delay` seconds. `options`: of the call, for commands to type."""
 
     def __init__(self, options: CallOptions = NO_OPTIONS, delay: float = 1.0) -> None:
         self._options = options
@@ -153,6 +173,7 @@ class FailureReport:
         self._timer: threading.Timer | None = None
 
     def add(self, done: ExecResult) -> None:
+        """Collect a failed host; the others are ignored."""
         if done.status == "ok":
             return
         with self._lock:
@@ -163,6 +184,7 @@ class FailureReport:
                 self._timer.start()
 
     def print(self) -> None:
+        """Print what is collected. Called by the timer, and at the end."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if self._timer is not None:

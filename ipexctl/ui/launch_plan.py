@@ -1,5 +1,7 @@
-"""Output of `run --dry-run`: a line for each decision; with -v also cores, every variable with its reason, and the
-mpirun line. Identical hosts share a row. Of secrets only names are shown.
+"""Output of `run --dry-run`: a line for each decision; with -v also cores, variables with reasons, and the command
+lines.
+
+Identical hosts share a row. Of secrets only names are shown.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.text_table import folded_hosts, output_width, print_lines
 
 _MOST_NUMBERS: Final = 16
-"""More numbers in a variable's value are counted, not listed."""
+"""If a variable's value has more numbers, they are counted, not listed."""
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
 def show_refused_json(failure: StartFailure, schema: str) -> None:
+    """Print why there is no plan, as a document."""
     details = {"reason": failure.reason, "fix": failure.fix, "hosts": list(failure.hosts)}
     status = "unreachable" if failure.exit_code == 3 else "failed"
     print_json({"schema": schema, "status": status, **details})
 
 
 def show_plan(plan: Plan, *, quiet: bool = False, machines: Mapping[str, Cpu] | None = None) -> None:
+    """Print the plan. `machines`: processors of the hosts, to draw them; None for decisions and notes only."""
     del quiet
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout)
@@ -44,7 +48,10 @@ def show_plan(plan: Plan, *, quiet: bool = False, machines: Mapping[str, Cpu] | 
 def plan_lines(
     plan: Plan, width: int = 80, *, colors: bool = False, machines: Mapping[str, Cpu] | None = None
 ) -> Iterator[str]:
-    """`machines`: processors of the hosts, to be drawn. None: only decisions and notes."""
+    """Yield the lines of the plan.
+
+    `machines`: processors of the hosts, to draw them; None for decisions and notes only.
+    """
     for line in wrap_text(f"{plan.size} {plan.connection}, {started_by(plan.flavor)}", width):
         yield paint(line, "1", on=colors)
     for name, text in _decisions(plan):
@@ -59,6 +66,7 @@ def plan_lines(
 
 
 def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each decision."""
     yield "hosts", folded_hosts([host.name for host in plan.hosts])
     yield "ranks", _by_hosts(plan.hosts, lambda host: f"{len(host.ranks)} per host")
     yield "binding", _by_hosts(plan.hosts, _binding)
@@ -77,6 +85,7 @@ def _decisions(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield heading and lines of each section that -v adds."""
     given = [setting for setting in plan.settings if setting.value is not None]
     yield "Ranks", _drawn_ranks(plan.hosts, width, machines)
     yield "Variables", _by_value([setting for setting in given if setting.rank is None], plan, width)
@@ -91,6 +100,7 @@ def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[t
 
 
 def _by_hosts(hosts: Sequence[HostPlan], text_of: Callable[[HostPlan], str]) -> str:
+    """Format a text of the hosts; with their names if hosts differ."""
     groups = group_by(hosts, text_of)
     if len(groups) == 1:
         return next(iter(groups))
@@ -98,6 +108,7 @@ def _by_hosts(hosts: Sequence[HostPlan], text_of: Callable[[HostPlan], str]) -> 
 
 
 def _binding(host: HostPlan) -> str:
+    """Describe how the ranks of a host are bound."""
     rank = host.ranks[0]  # all ranks of a host have equally many cores
     bound = format_count(len(rank.cores), "core") if rank.cores else "not bound"
     workers = f" and {format_count(len(rank.ccl_cores), 'core')} for oneCCL" if rank.ccl_cores else ""
@@ -105,6 +116,7 @@ def _binding(host: HostPlan) -> str:
 
 
 def _precision(plan: Plan) -> Iterator[str]:
+    """Yield the precision: the script's own unless autocast is on, and each option that changes it."""
     if not plan.uses(AUTOCAST):
         yield "the script's own"
     for option in RANK_OPTIONS.values():
@@ -114,6 +126,7 @@ def _precision(plan: Plan) -> Iterator[str]:
 
 
 def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, Cpu]) -> Iterator[str]:
+    """Yield a drawing for each kind of machine with the same ranks."""
     for group in group_by(hosts, lambda host: (machines[host.name], _alike(host))).values():
         cpu = machines[group[0].name]
         yield from wrap_text(f"{fold(host.name for host in group)}: {short_cpu(cpu)}", width, "  ", "    ")
@@ -125,10 +138,12 @@ def _drawn_ranks(hosts: Sequence[HostPlan], width: int, machines: Mapping[str, C
 
 
 def _alike(host: HostPlan) -> tuple[object, ...]:
+    """Return what hosts must have in common to share a drawing."""
     return tuple((rank.cores, rank.ccl_cores, rank.omp, rank.memory) for rank in host.ranks)
 
 
 def _shown(setting: Setting) -> str:
+    """Format a variable; the value of a secret is left out."""
     if setting.secret:
         return f"{setting.name}=(not shown)"
     value = setting.value or ""
@@ -139,11 +154,13 @@ def _shown(setting: Setting) -> str:
 
 
 def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
+    """Yield the lines of a variable and its reason."""
     yield from wrap_text(assignment, width, "  ")
     yield from wrap_text(reason, width, "      ")
 
 
 def _by_value(settings: Sequence[Setting], plan: Plan, width: int) -> Iterator[str]:
+    """Yield the variables; hosts with the same value share a line."""
     for (assignment, reason), group in group_by(settings, lambda setting: (_shown(setting), setting.reason)).items():
         hosts = [setting.host for setting in group if setting.host is not None]
         yield from _setting(assignment, (f"on {folded_hosts(hosts)}: " if hosts else "") + reason, width)
@@ -152,6 +169,7 @@ def _by_value(settings: Sequence[Setting], plan: Plan, width: int) -> Iterator[s
 
 
 def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
+    """Yield variables with the values of all ranks."""
     for (name, reason), group in group_by(settings, lambda setting: (setting.name, setting.reason)).items():
         distinct = list(dict.fromkeys(setting.value or "" for setting in group))
         shown = (
@@ -161,6 +179,7 @@ def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 
 def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
+    """Yield variables that are removed; those with the same reason share a line."""
     of_host = group_by(settings, lambda setting: (setting.reason, setting.host))
     names = {key: tuple(dict.fromkeys(setting.name for setting in group)) for key, group in of_host.items()}
     for (reason, unset), keys in group_by(names, lambda key: (key[0], names[key])).items():
@@ -169,6 +188,7 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:
+    """Yield a command line, broken between words."""
     line = " "
     for word in map(shlex.quote, map(printable, argv)):
         if len(line) > 2 and len(line) + 1 + len(word) + 2 > width:

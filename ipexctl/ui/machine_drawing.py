@@ -1,4 +1,4 @@
-"""Draws a machine: sockets, NUMA nodes, their memory, and a sign for each core that says which rank has it. Pure."""
+"""Draw a machine: sockets, NUMA nodes, their memory, and a sign for each core that says which rank has it. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ _MEANINGS: Final = {
     "e": "E-core",
     "-": "not for this account",
 }
+"""Sign of a core that no single rank has → its meaning."""
 
 
 class DrawnRank(NamedTuple):
+    """A rank as it is drawn."""
+
     numbers: Sequence[int]
-    """Its number on each of the hosts that are drawn as one."""
+    """Number of the rank on each of the hosts that are drawn as one."""
     cores: tuple[int, ...]
+    """Empty if the rank is not bound."""
     workers: tuple[int, ...]
     memory: tuple[int, ...]
     threads: int
 
 
 class _Row(NamedTuple):
+    """One row: a NUMA node or a socket."""
+
     label: str
     memory: str
     sockets: frozenset[int]
@@ -38,17 +44,18 @@ class _Row(NamedTuple):
 
 
 def short_cpu(cpu: Cpu) -> str:
-    """`Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`."""
+    """Return `Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`; empty if the processor has no name."""
     text = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", cpu.model_name or cpu.arch or "")
     short = re.sub(r"\b(Intel|Xeon|AMD)\b", " ", text, flags=re.IGNORECASE)
     return " ".join(short.split()) or " ".join(text.split())
 
 
 def machine_lines(cpu: Cpu, ranks: Sequence[DrawnRank], width: int) -> Iterator[str]:
+    """Yield the drawing, the meaning of its signs, and a line for each rank."""
     rows = list(_rows(cpu))
     signs = _signs(cpu, ranks)
     label, memory = (max((len(getattr(row, name)) for row in rows), default=0) for name in ("label", "memory"))
-    for sockets in sorted({row.sockets for row in rows}, key=lambda each: (not each, sorted(each))):
+    for sockets in sorted({row.sockets for row in rows}, key=lambda numbers: (not numbers, sorted(numbers))):
         yield f"socket{'s' * (len(sockets) > 1)} {CpuList.of(sockets)}" if sockets else "without cores"
         for row in rows:
             if row.sockets == sockets:
@@ -56,13 +63,14 @@ def machine_lines(cpu: Cpu, ranks: Sequence[DrawnRank], width: int) -> Iterator[
                 drawn = "".join(signs[core.cpus[0]] for core in row.cores)
                 blocks = " ".join(drawn[at : at + 10] for at in range(0, len(drawn), 10))
                 yield from wrap_text(blocks, width, start, " " * len(start)) or [start.rstrip()]
-    used = [f"{sign} {text}" for sign, text in _MEANINGS.items() if sign in signs.values()]
-    yield from wrap_text(f"({'; '.join(['each core has the sign of its rank'] * bool(ranks) + used)})", width)
+    meanings = [f"{sign} {text}" for sign, text in _MEANINGS.items() if sign in signs.values()]
+    yield from wrap_text(f"({'; '.join(['each core has the sign of its rank'] * bool(ranks) + meanings)})", width)
     for at, rank in enumerate(ranks):
         yield from wrap_text(_rank_text(rank), width, f"{_rank_sign(at)}  ", " " * 5)
 
 
 def _rank_text(rank: DrawnRank) -> str:
+    """Describe a rank: its number, cores, threads and memory."""
     name = f"rank{'s' * (len(rank.numbers) > 1)} {short_numbers(rank.numbers)}"
     cores = f"cores {short_numbers(rank.cores)}" if rank.cores else "not bound"
     workers = f"oneCCL on {CpuList.of(rank.workers)}" if rank.workers else ""
@@ -72,11 +80,12 @@ def _rank_text(rank: DrawnRank) -> str:
 
 
 def _rank_sign(at: int) -> str:
+    """Return the sign of the rank at this position. Signs repeat after 36 ranks."""
     return _RANK_SIGNS[at % len(_RANK_SIGNS)]
 
 
 def _signs(cpu: Cpu, ranks: Sequence[DrawnRank]) -> Mapping[int, str]:
-    """Sign of each core, by its first thread."""
+    """Return the sign of each core, by its first thread."""
     allowed = {core.cpus[0] for core in _cores(cpu) if cpu.allowed_cpus is None or core & cpu.allowed_cpus}
     fast = {core.cpu for core in cores_of(cpu).cores}
     sign_of: dict[int, str] = {}
@@ -94,11 +103,14 @@ def _signs(cpu: Cpu, ranks: Sequence[DrawnRank]) -> Mapping[int, str]:
 
 
 def _cores(cpu: Cpu) -> Sequence[CpuList]:
+    """Return the threads of each core; a core for each CPU if the kernel does not tell."""
     return cpu.siblings or [CpuList((number,)) for number in cpu.online or ()]
 
 
 def _rows(cpu: Cpu) -> Iterator[_Row]:
-    """A row for each node; one for nodes that list the same CPUs, and one for each socket if there are no nodes."""
+    """Yield a row for each NUMA node; one for nodes that list the same CPUs, and one for each socket if there are no
+    nodes.
+    """
     by_cpus: dict[CpuList, list[NumaNode]] = {}
     for node in cpu.numa:
         by_cpus.setdefault(node.cpus, []).append(node)
@@ -106,8 +118,8 @@ def _rows(cpu: Cpu) -> Iterator[_Row]:
     rows += [([node], CpuList()) for node in by_cpus.get(CpuList(), ())]
     home_of = {number: area.cpus for area in cores_of(cpu).areas for number in area.hbm}
     for nodes, cpus in rows:
-        own = set(cpus)
-        cores = [core for core in _cores(cpu) if core.cpus[0] in own]
+        node_cpus = set(cpus)
+        cores = [core for core in _cores(cpu) if core.cpus[0] in node_cpus]
         near = cpus or home_of.get(nodes[0].number, CpuList())
         sockets = frozenset(at for at, package in enumerate(cpu.packages) if package & near)
         label = format_numa_nodes(node.number for node in nodes)
@@ -119,6 +131,7 @@ def _rows(cpu: Cpu) -> Iterator[_Row]:
 
 
 def _memory(nodes: Sequence[NumaNode], *, is_hbm: bool) -> str:
+    """Format the memory of the nodes; empty if it is unknown."""
     known = [node.memory for node in nodes if node.memory is not None]
     size = f"{sum(known) / 2**30:.3g} GiB {'HBM' if is_hbm else 'RAM'}" if any(known) else "no memory"
     return size if known else ""

@@ -1,6 +1,7 @@
-"""Messages on stderr: errors, hints and steps. They are written straight to the descriptor, so a closed or blocked
-stderr costs the message but never stops the command. No word is broken, and the command in a fix stays on one line, so
-that it can be copied.
+"""Print messages on stderr: errors, hints and steps.
+
+They are written straight to the descriptor, so a closed or blocked stderr costs the message but never stops the
+command. No word is broken, and the command in a fix stays on one line, so that it can be copied.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 
 
 def wrap_text(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
-    """Wrap without breaking words, so that they can be copied. `hanging`: indent after the first line."""
+    """Wrap a text without breaking words, so that they can be copied. `hanging`: indent of all lines but the first."""
     return textwrap.wrap(
         text,
         width,
@@ -40,7 +41,7 @@ def wrap_text(text: str, width: int, indent: str = "", hanging: str | None = Non
 
 
 def wrap_lines(text: str, width: int, hanging: str) -> list[str]:
-    """Wrap a text with line breaks; each line after the first is indented by `hanging`."""
+    """Wrap a text with line breaks. Each line after the first is indented by `hanging`."""
     first, *more = text.split("\n")
     return [
         *(wrap_text(first, width, "", hanging) or [""]),
@@ -49,7 +50,7 @@ def wrap_lines(text: str, width: int, hanging: str) -> list[str]:
 
 
 def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
-    """A list such as `node[1,3-9]`, broken after commas."""
+    """Wrap a list such as `node[1,3-9]` after commas."""
     lines = [indent]
     for name in re.split(r"(?<=,)", text):
         if len(lines[-1]) + len(name) <= width or lines[-1] in (indent, hanging):
@@ -60,21 +61,21 @@ def wrap_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
 
 
 def wrap_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
-    """A command that does not fit the rest of a line gets its own and stays on it."""
+    """Wrap a fix. A command that does not fit the rest of a line gets its own line, and is not broken."""
     completed = parts_of(_completed(fix))
     parts = (str(part).replace(" ", _UNBROKEN) if isinstance(part, FixCommand) else part for part in completed)
     return [line.replace(_UNBROKEN, " ") for line in wrap_text("".join(parts), width, indent, hanging)]
 
 
 def fold_text(text: str, columns: int, indent: str = "") -> list[str]:
-    """One line if `columns` is 0, for grep."""
+    """Wrap a text for `columns`; one line if `columns` is 0, for grep."""
     if not columns:
         return [indent + text]
     return wrap_text(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
 
 
 def fold_fix(fix: str, columns: int) -> list[str]:
-    """The same for a clause of a fix."""
+    """Wrap a clause of a fix, as `fold_text` wraps a text."""
     return wrap_fix(fix, min(columns, _WIDE), "  ", "    ") if columns else ["  " + fix]
 
 
@@ -86,34 +87,37 @@ _has_colors = True
 
 
 def set_colors(*, on: bool) -> None:
-    """For this process: False after --no-color."""
+    """Turn colors off for this process, as after --no-color, or on."""
     global _has_colors
     _has_colors = on
 
 
 def are_colors_off() -> bool:
+    """True if --no-color or a variable turns colors off."""
     return not _has_colors or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def wants_color(stream: TextIO) -> bool:
-    """True if colors are on. The text alone must say everything."""
+    """True if the stream is a terminal and colors are on. The text alone must say everything."""
     return not are_colors_off() and stream.isatty()
 
 
 def paint(text: str, code: str, *, on: bool) -> str:
+    """Return the text in a color. `code`: of ANSI, such as `31` for red."""
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
 def _as_it_is(line: str) -> str:
+    """Return the line."""
     return line
 
 
 _completed: Callable[[str], str] = _as_it_is
-"""Gives the commands of a line what they need to find the runs of this call."""
+"""Gives the commands of a line the options that they need to find the runs of this call."""
 
 
 def complete_lines(change: Callable[[str], str]) -> None:
-    """For this process: `change` a line before it is printed."""
+    """From now on, `change` each line of this process before it is printed."""
     global _completed
     _completed = change
 
@@ -133,7 +137,7 @@ def print_message(*lines: str) -> None:
 
 
 def write_to_terminal(*lines: str) -> None:
-    """Write to the descriptor without blocking, because a signal handler may interrupt the holder of stderr's lock."""
+    """Write lines to stderr without blocking. For signal handlers, which may interrupt the holder of stderr's lock."""
     with contextlib.suppress(OSError, ValueError):
         blocking = os.get_blocking(2)
         os.set_blocking(2, False)
@@ -144,17 +148,19 @@ def write_to_terminal(*lines: str) -> None:
 
 
 def ask(question: str) -> str:
-    """The typed answer; empty if stdin is closed."""
+    """Ask a question; return the typed line, or an empty text if stdin is closed."""
     sys.stderr.write(safe_lines([question], colors=False).replace("\n", " "))
     sys.stderr.flush()
     return sys.stdin.readline()
 
 
 def notice_text(notice: Notice) -> str:
+    """Return the text of a notice, with `warning:` in front if it is one."""
     return "warning: " + notice.text if notice.warning else notice.text
 
 
 def print_with_fix(text: str, fix: str) -> None:
+    """Print a text and a fix below it, wrapped on a terminal. An empty fix is left out."""
     width = _terminal_width()
     lines = wrap_lines(text, width, "    ") if width else [text]
     if fix:
@@ -163,21 +169,27 @@ def print_with_fix(text: str, fix: str) -> None:
 
 
 def fit_lines(lines: Sequence[str]) -> Sequence[str]:
+    """Wrap lines for the terminal; lines that begin with two blanks are fixes.
+
+    Without a terminal, return them as they are.
+    """
     width = _terminal_width()
     if not width:
         return lines
-    return [
-        piece
-        for line in lines
-        for piece in (wrap_fix(line, width, "", "    ") if line.startswith("  ") else wrap_lines(line, width, "    "))
-    ]
+    fitting: list[str] = []
+    for line in lines:
+        is_fix = line.startswith("  ")
+        fitting += wrap_fix(line, width, "", "    ") if is_fix else wrap_lines(line, width, "    ")
+    return fitting
 
 
 def print_paragraph(text: str) -> None:
+    """Print a text, wrapped on a terminal."""
     print_with_fix(text, "")
 
 
 def _terminal_width() -> int:
+    """Return the width of the terminal on stderr; 0 without one."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):  # no terminal, or a test captures it
@@ -185,6 +197,9 @@ def _terminal_width() -> int:
 
 
 def print_user_error(error: UserError) -> None:
+    """Print a wrong call or file: the message, the line with a caret below the mistake, and the fix; then further
+    mistakes.
+    """
     label = paint("error:", "31", on=wants_color(sys.stderr))
     lines = [error.message if isinstance(error, FileError) else f"{label} {error.message}"]
     if isinstance(error, (CommandLineError, FileError)) and error.text:
@@ -197,15 +212,17 @@ def print_user_error(error: UserError) -> None:
 
 
 def print_refusal(reason: str, fix: str = "") -> None:
+    """Print why something was refused, and the fix."""
     label = paint("refused:", "31", on=wants_color(sys.stderr))
     print_with_fix(f"{label} {reason}", fix)
 
 
 _EXCERPT_WIDTH: Final = 74
+"""Characters of a line that an excerpt shows."""
 
 
 def excerpt(text: str, column: int) -> list[str]:
-    """The line and a caret under `column` (from 1); a long line is cut around it."""
+    """Return the line and a caret under `column` (from 1). A long line is cut around the column; 0 puts no caret."""
     start = max(0, column - 1 - _EXCERPT_WIDTH // 2) if len(text) > _EXCERPT_WIDTH else 0
     piece = text[start : start + _EXCERPT_WIDTH]
     lines = [f"  {'...' if start else ''}{printable(piece)}"]

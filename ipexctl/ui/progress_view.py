@@ -1,6 +1,7 @@
-"""Progress of an install, sync or fetch, on stderr: a bar per host and a total on a terminal, plain lines elsewhere,
-one every 5 seconds while bytes move. Short transfers are not shown, because importing rich takes longer. Warnings are
-shown even with --quiet.
+"""Show the progress of an install, sync or fetch on stderr.
+
+On a terminal there is a bar per host and a total; elsewhere plain lines, one every 5 seconds while bytes move. A short
+transfer is not shown, because importing rich takes longer. Warnings are shown even with --quiet.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
 
 _PROGRESS_SECONDS: Final = 5.0
+"""Seconds between lines about one transfer."""
 _SHORT_SECONDS: Final = 1.0
 """A shorter transfer gets no line; one shorter than half of this gets no bar."""
 _MOST_BARS: Final = 24
+"""Hosts that have a bar; the others only count in the total."""
 CONTROL_MACHINE: Final = "control machine"
 
 
 class ProgressView:
+    """Shows the events of one call, until the context is left."""
+
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self._quiet = quiet
         self._verbose = verbose
@@ -35,7 +40,9 @@ class ProgressView:
         self._bars = _Bars() if terminal and not quiet else None
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], float] = {}
+        """(host, what) → when the last line was printed; infinity once a transfer was said to be complete."""
         self._began: dict[tuple[str, str], tuple[float, int]] = {}
+        """(host, what) → when the transfer was first seen, and the bytes that were done by then."""
 
     def __enter__(self) -> ProgressView:
         return self
@@ -45,6 +52,7 @@ class ProgressView:
             self._bars.stop()
 
     def watch(self, event: ProgressEvent) -> None:
+        """Show an event. Called from several threads."""
         if self._quiet and not (isinstance(event, Notice) and event.warning):
             return
         if isinstance(event, StepTimed) and not self._verbose:
@@ -59,6 +67,7 @@ class ProgressView:
             print_message(f"{event.host or CONTROL_MACHINE}: {event.what}")
 
     def _print_bytes(self, event: BytesMoved) -> None:
+        """Print a line about a transfer, if the last one is long ago or the transfer is complete."""
         key, now = (event.host, event.what), time.monotonic()
         is_complete = event.total is not None and event.done >= event.total
         with self._lock:
@@ -76,16 +85,20 @@ class ProgressView:
 
 
 class _Bars:
+    """The bars of rich, which is imported with the first bar."""
+
     def __init__(self) -> None:
 
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._bytes: dict[str, tuple[str, int, int | None]] = {}
+        """Host → what it moves, bytes done, and bytes in total or None."""
         self._total_task: TaskID | None = None
         self._show_bytes_from = time.monotonic() + _SHORT_SECONDS / 2
 
     def show(self, event: ProgressEvent) -> None:
+        """Show an event."""
         with self._lock:
             if self._progress is None and isinstance(event, BytesMoved) and time.monotonic() < self._show_bytes_from:
                 return  # rich takes longer to import than a small transfer
@@ -111,11 +124,13 @@ class _Bars:
                 progress.update(task, what=what, moves_bytes=False, completed=1, total=1)
 
     def stop(self) -> None:
+        """Remove the bars."""
         with self._lock:
             if self._progress is not None:
                 self._progress.stop()
 
     def _start(self) -> Progress:
+        """Import rich and show the first bar."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -131,6 +146,7 @@ class _Bars:
             """Bytes and their rate; the time of a step that moves none."""
 
             def render(self, task: Task) -> RichText:
+                """Return bytes and rate; the time of a step that moves no bytes."""
                 if not task.fields["moves_bytes"]:
                     return TimeElapsedColumn().render(task)
                 rate = TransferSpeedColumn().render(task) if task.finished_speed or task.speed else ""
@@ -149,7 +165,7 @@ class _Bars:
         return self._progress
 
     def _task(self, progress: Progress, host: str) -> TaskID | None:
-        """None for hosts beyond the limit, which only count in the total."""
+        """Return the bar of a host; None for hosts beyond the limit, which only count in the total."""
         if host not in self._tasks:
             if len(self._tasks) >= _MOST_BARS:
                 return None
@@ -160,6 +176,7 @@ class _Bars:
         return self._tasks[host]
 
     def _update_total(self, progress: Progress) -> None:
+        """Show the total, once two hosts move bytes."""
         if len(self._bytes) < 2:
             return
         done = sum(done for _, done, _ in self._bytes.values())
@@ -170,6 +187,7 @@ class _Bars:
 
 
 def _message(event: Notice | StepTimed) -> str:
+    """Return the line of an event."""
     if isinstance(event, Notice):
         return notice_text(event)
     return f"{event.host or CONTROL_MACHINE}: {event.what} ({event.seconds:.3f} s)"

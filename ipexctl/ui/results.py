@@ -1,4 +1,4 @@
-"""Prints results of commands that report one per host: a line for hosts with the same result, or JSON."""
+"""Print results of commands that report one per host: a line for hosts with the same result, or JSON."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 _COLORS: Final = {"changed": "33", "ok": "32"}
 _UNPRINTABLE: Final = re.compile(r"[^\n -~]")
+"""Characters that are not plain ASCII; those that cannot be printed are escaped."""
 _FAILED: Final = ("failed", "unreachable")
 _STATUSES: Final[tuple[HostStatus, ...]] = ("changed", "ok", *_FAILED)
 
 
 def host_json(result: HostResult | HostReport, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
+    """Return the document of a host's result. `without`: fields to leave out; `others`: fields to add."""
     fields = encode(result, without=("host", *without))
     fields["seconds"] = round(result.seconds, 3)
     return {"name": result.host.name, "address": result.host.address, **fields, **others}
 
 
 def report_json(command: str, report: Report[Any], *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
+    """Return the document of a report. `without`: fields to leave out; `others`: fields to add or to replace."""
     fields = encode(report, without=("hosts", "seconds", *without))
     hosts = [host_json(result) for result in report.hosts]
     document = {"schema": f"ipexctl.{command}/1", "hosts": hosts, "summary": summary_json(report.hosts)}
@@ -42,25 +45,28 @@ def report_json(command: str, report: Report[Any], *, without: Collection[str] =
 
 
 def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[str] = _STATUSES) -> dict[str, int]:
+    """Return how many hosts have each status."""
     return {status: sum(result.status == status for result in results) for status in statuses}
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Characters that the locale's encoding lacks are escaped."""
+    """Print a document. Characters that the locale's encoding lacks are escaped."""
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     print_document(json_text(document, indent=2, ensure_ascii=not is_unicode) + "\n")
 
 
 def json_text(document: Mapping[str, Any], *, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    """JSON in which everything that a terminal would obey is escaped."""
+    """Return JSON in which everything that a terminal would obey is escaped."""
     return _UNPRINTABLE.sub(_escaped, json.dumps(document, indent=indent, ensure_ascii=ensure_ascii))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    """Return a character, escaped if it cannot be printed."""
+    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value, list[Item]]:
+    """Group items by a key, in the order in which the keys come first: key → its items."""
     groups: dict[Value, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -68,6 +74,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value,
 
 
 def fold_equal(results: Iterable[Result], value_of: Callable[[Result], Value]) -> dict[Value, str]:
+    """Group results by a value: value → the names of its hosts, folded as `node[1-4]`."""
     groups = group_by(results, value_of)
     return {value: fold(result.host.name for result in group) for value, group in groups.items()}
 
@@ -79,12 +86,14 @@ def show_results(
     quiet: bool = False,
     dry_run: bool = False,
 ) -> None:
+    """Print the results, one line for hosts with the same. `describe`: text of a result that did not fail."""
     has_color = wants_color(sys.stdout)
 
     results = [*results]
     merged = merge_failures(results)
 
     def line_of(result: Result) -> tuple[HostStatus, str, str]:
+        """Return what hosts must have in common to share a line."""
         reason, fix = merged.get(result.host.name, (result.reason, result.fix))
         return result.status, reason if result.status in _FAILED else describe(result), fix
 
@@ -98,14 +107,17 @@ def show_results(
 
 
 def how_to_continue(results: Iterable[HostResult], command: str) -> str:
-    """What to type if hosts failed before the call was done. If every failure has a fix, the call may be wrong."""
+    """Return what to type if hosts failed before the command was done.
+
+    If every failure has a fix, the call may be wrong.
+    """
     if all(result.fix for result in results if result.status in _FAILED):
         return f"once this is fixed, {command} continues from there: finished work is kept"
     return "to continue, run the same command again: finished work is kept"
 
 
 def show_failures(results: Iterable[HostResult]) -> None:
-    """One line for hosts with the same failure."""
+    """Print the failures, one line for hosts with the same."""
     failures = [result for result in results if result.status in _FAILED]
     merged = merge_failures(failures)
     groups = fold_equal(failures, lambda r: (r.status, *merged.get(r.host.name, (r.reason, r.fix))))
@@ -114,5 +126,6 @@ def show_failures(results: Iterable[HostResult]) -> None:
 
 
 def _print_failure(names: str, status: HostStatus, reason: str, fix: str) -> None:
+    """Print a failure and its fix."""
     line = f"{names}: {status}" + (f": {reason}" if reason else "")
     print_with_fix(line, fix)

@@ -1,7 +1,8 @@
-"""Output that is safe for a terminal, and writes that a slow or closed reader can't block. Output of hosts is
-neutralised for terminals; pipes and files get the raw bytes. If a writer thread's buffer is full, the hosts' output
-waits, but signals do not. If a write fails, the call is cancelled. A progress bar rewrites its line with `\\r`; only
-its last state counts as the line.
+"""Write output that is safe for a terminal, in a way that a slow or closed reader cannot block.
+
+Output of hosts is neutralised for terminals; pipes and files get the raw bytes. If the buffer of a writer thread is
+full, the hosts' output waits, but signals do not. If a write fails, the call is cancelled. A progress bar rewrites its
+line with `\\r`; only its last state counts as the line.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 
 
 MOST: Final = 8 << 20
-"""If it is full, `write` blocks, and so does the host's output."""
+"""Bytes that wait for the writer. If they are reached, `write` blocks, and so does the host's output."""
 _POLL_SECONDS: Final = 0.1
+"""Seconds between looks at a cancellation."""
 _CANCELLED_PATIENCE: Final = 1.0
-"""Seconds for a slow reader after cancellation."""
+"""Seconds for a slow reader after a cancellation."""
 
 
 def for_terminal(data: bytes, stream: TextIO) -> bytes:
+    """Return the bytes, neutralised if the stream is a terminal."""
     if not stream.isatty():
         return data
     encoding = "utf-8" if stream.encoding in (None, "ascii") else stream.encoding
@@ -39,12 +42,15 @@ def for_terminal(data: bytes, stream: TextIO) -> bytes:
 
 
 class _TerminalText(io.TextIOWrapper):
+    """A text stream that neutralises what is written."""
+
     def write(self, text: str) -> int:
+        """Write the neutralised text."""
         return super().write(neutralise(text))
 
 
 def guard_stdout() -> None:
-    """Print only ASCII in the locale C, and neutralise text that goes to a terminal by `sys.stdout`."""
+    """Print only ASCII in the locale C, and neutralise what `sys.stdout` writes to a terminal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="ascii" if is_ascii_locale(os.environ) else None, errors=AS_ASCII)
@@ -59,8 +65,10 @@ def print_document(text: str) -> None:
 
 
 class Pipe:
-    """A stream with its own writer thread. An unscrolled pager stops the hosts' output, but not Ctrl-C: after
-    cancellation, `write` drops what does not fit. If writing fails, it cancels, and `broken` is the error.
+    """A stream with its own writer thread.
+
+    A pager that is not scrolled stops the hosts' output, but not Ctrl-C: after a cancellation, `write` drops what does
+    not fit. If writing fails, the call is cancelled, and `broken` is the error.
     """
 
     def __init__(self, stream: TextIO, cancel: Cancel) -> None:
@@ -75,6 +83,7 @@ class Pipe:
         self._writer.start()
 
     def write(self, data: bytes) -> None:
+        """Hand over data to the writer. Blocks while too much waits, unless the call is cancelled."""
         data = for_terminal(data, self._stream)
         with self._cancel.waking(self._wake), self._changed:
             self._changed.wait_for(lambda: self._size < MOST or self.broken or self._cancel.thrown)
@@ -85,7 +94,7 @@ class Pipe:
             self._changed.notify_all()
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        """Write text of ipexctl between the output of hosts: safe also in a pipe."""
+        """Write text of ipexctl between the output of hosts. It is neutralised in a pipe too."""
         text = safe_lines(lines, colors=wants_color(self._stream))
         self.write(text.encode(self._stream.encoding, AS_ASCII))
 
@@ -99,10 +108,12 @@ class Pipe:
         self._writer.join(_CANCELLED_PATIENCE)
 
     def _wake(self) -> None:
+        """Let waiting threads look again."""
         with self._changed:
             self._changed.notify_all()
 
     def _write_all(self) -> None:
+        """Write what waits, until `finish`. The writer thread."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._ended)
@@ -126,7 +137,10 @@ class Pipe:
 
 
 class OutputPipes:
-    """stdout and stderr with prefixed lines. If one can't be written, the call is cancelled; `broken` is the error."""
+    """stdout and stderr with prefixed lines.
+
+    If one cannot be written, the call is cancelled, and `broken` is the error.
+    """
 
     def __init__(self, cancel: Cancel) -> None:
         self._cancel = cancel
@@ -136,40 +150,49 @@ class OutputPipes:
 
     @property
     def broken(self) -> OSError | None:
+        """The error of the first stream that could not be written; None without one."""
         return self._pipes["stdout"].broken or self._pipes["stderr"].broken
 
     def write(self, stream: StreamName, lines: bytes) -> None:
+        """Write complete lines to a stream."""
         if lines:
             self._pipes[stream].write(lines)
 
     def print(self, *lines: str) -> None:
-        """Through the same pipe as the stderr of hosts: a direct write could end up inside a line."""
+        """Print lines through the same pipe as the stderr of hosts. A direct write could end up inside a line."""
         self._pipes["stderr"].write_lines(lines)
 
     def prefix(self, stream: StreamName, label: str) -> bytes:
+        """Return what is put in front of a line, in the color of its stream."""
         text = paint(printable(label), "36" if stream == "stdout" else "33", on=self._tinted[stream])
         return f"{text} ".encode()
 
     def close(self) -> None:
+        """Wait until everything is written."""
         for pipe in self._pipes.values():
             pipe.finish()
 
 
 LONGEST_LINE: Final = 1 << 20
-"""Longer lines are passed on in pieces, to bound memory."""
+"""Bytes of a line. Longer lines are passed on in pieces, to bound memory."""
 _VIEWED: Final = 128 << 10
-"""Bytes of one stream waiting for the live view; older ones would have scrolled off."""
+"""Bytes of one stream that wait for the live view; older ones would have scrolled off."""
 _LONGEST_VIEWED: Final = 16 << 10
+"""Bytes of a line that the live view gets."""
 _LOSS: Final = re.compile(rb"(?i)loss")
 _SAMPLES: Final = 16
+"""Dropped lines with a loss that are kept at a time."""
 
 
 class PrefixedLines:
-    """Prefixes complete lines. `keep_states` passes on every state of a rewritten line, not only the last."""
+    """Puts a prefix in front of complete lines.
+
+    `keep_states`: pass on every state of a line that is rewritten by `\\r`, not only the last.
+    """
 
     def __init__(self, prefix: bytes, longest: int = LONGEST_LINE, *, keep_states: bool = False) -> None:
         self.prefix = prefix
-        """May change before `feed`, for the lines that end there."""
+        """It may be changed before `feed`, for the lines that end there."""
         self._keep_states = keep_states
         self._longest = longest
         self._buffered: list[bytes] = []
@@ -178,6 +201,7 @@ class PrefixedLines:
         self._is_bar = False  # the buffered line was rewritten with \r
 
     def feed(self, data: bytes) -> bytes:
+        """Return the lines that the data completes, with prefixes; the rest is kept."""
         has_states = not self._keep_states and (self._is_bar or b"\r" in data)
         if self._size + len(data) <= self._longest and not has_states:
             cut = data.rfind(b"\n") + 1
@@ -193,9 +217,11 @@ class PrefixedLines:
 
     @property
     def unfinished(self) -> bytes:
+        """The last state of the line that is not complete yet."""
         return last_state(b"".join(self._buffered)[-_LONGEST_VIEWED:])
 
     def flush(self) -> bytes:
+        """Return the line that is not complete yet, with its prefix; empty if there is none."""
         line = b"".join(self._buffered)
         out: list[bytes] = []
         state = self._without_returns(line)
@@ -206,6 +232,7 @@ class PrefixedLines:
         return b"".join(out)
 
     def _feed_slowly(self, data: bytes) -> bytes:
+        """As `feed`, for data with rewritten or very long lines."""
         out: list[bytes] = []
         *lines, rest = b"".join([*self._buffered, data]).split(b"\n")
         for line in lines:
@@ -223,10 +250,11 @@ class PrefixedLines:
         return b"".join(out)
 
     def _without_returns(self, line: bytes) -> bytes:
+        """Return the line without `\\r` at its end, unless all states are kept."""
         return line if self._keep_states else line.rstrip(b"\r")
 
     def _rewritten(self, line: bytes, out: list[bytes]) -> bytes:
-        """Last state of a line. A state too long to buffer is shown completely."""
+        """Return the last state of a line. A state that is too long to buffer is shown completely."""
         if self._keep_states or b"\r" not in line:
             return line
         self._is_bar = True
@@ -238,18 +266,23 @@ class PrefixedLines:
         return last
 
     def _show(self, line: bytes, out: list[bytes]) -> None:
+        """Add a line to `out`, in pieces if it is too long."""
         starts = range(0, len(line) or 1, self._longest)
         out.extend(self.prefix + line[start : start + self._longest] + b"\n" for start in starts)
 
     def _buffer(self, rest: bytes) -> None:
+        """Keep the beginning of a line."""
         self._buffered, self._size = ([rest], len(rest)) if rest else ([], 0)
 
 
 class NewestLines:
+    """The newest lines of one stream for the live view, in bounded memory. Older ones are counted and dropped."""
+
     def __init__(self) -> None:
         self.lines = 0
+        """Number of all lines so far."""
         self.samples: list[tuple[bytes, int]] = []
-        """Sample of dropped lines with a loss, and how many each stands for. Cleared by the reader."""
+        """Samples of dropped lines with a loss, and how many lines each stands for. Cleared by the reader."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._taken = 0
@@ -257,6 +290,7 @@ class NewestLines:
         """True if the unfinished line is a progress bar, rewritten in place."""
 
     def feed(self, data: bytes) -> None:
+        """Add data; drop the oldest lines if too much waits."""
         self.lines += data.count(b"\n")
         self._pieces.append(data)
         self._size += len(data)
@@ -267,7 +301,9 @@ class NewestLines:
             self._pieces, self._size = [buffered[cut:]], len(buffered) - cut
 
     def take(self, limit: int) -> tuple[list[bytes], int, bytes]:
-        """Up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished line."""
+        """Return up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished
+        line.
+        """
         parts = b"".join(self._pieces).rsplit(b"\n", limit + 1)
         unfinished = parts.pop()
         if len(parts) > limit:
@@ -281,10 +317,13 @@ class NewestLines:
         return [last_state(line)[:_LONGEST_VIEWED] for line in lines], fresh - len(lines), rest
 
     def _sample(self, dropped: bytes) -> None:
-        """A late reader, such as `attach`, drops most lines; a curve needs some of all of them."""
-        places = [match.start() for match in _LOSS.finditer(dropped)]
-        step = len(places) // _SAMPLES + 1
-        for place in places[::step]:
-            begin, end = dropped.rfind(b"\n", 0, place) + 1, dropped.find(b"\n", place)
+        """Keep some dropped lines with a loss.
+
+        A late reader, such as `attach`, drops most lines, and a curve needs some of all of them.
+        """
+        positions = [match.start() for match in _LOSS.finditer(dropped)]
+        step = len(positions) // _SAMPLES + 1
+        for position in positions[::step]:
+            begin, end = dropped.rfind(b"\n", 0, position) + 1, dropped.find(b"\n", position)
             line = dropped[begin : end if end >= 0 else None]
             self.samples.append((last_state(line)[:_LONGEST_VIEWED], step))

@@ -1,5 +1,7 @@
-"""Output of `ipexctl why --stacks`: a block per group of ranks with equal stacks, or JSON. A sentence says why the run
-hangs if `run/hang.py` can tell, else which ranks differ from the majority. Deep stacks are cut in the middle.
+"""Output of `ipexctl why --stacks`: a block for each group of ranks with equal stacks, or JSON.
+
+A sentence says why the run hangs if `run/hang.py` can tell, else which ranks differ from the majority. Deep stacks are
+cut in the middle.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_li
 _INNER, _OUTER = 16, 6
 """How many innermost and outermost calls are shown of a stack that has more calls than both numbers together."""
 _NAMES: Final = 32
+"""Width of the column of functions."""
 _STATES: Final = {
     "R": "running",
     "S": "sleeping",
@@ -32,12 +35,15 @@ _STATES: Final = {
     "t": "stopped",
     "I": "idle",
 }
+"""State of a process in /proc → what a text says."""
 
 
 Line = tuple[str, str]
+"""A line, and the code of its color."""
 
 
 def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False) -> None:
+    """Print the stacks and, unless `quiet`, what they tell."""
     width = output_width(WIDTH_WITHOUT_TERMINAL)
     colored = wants_color(sys.stdout)
     lines = []
@@ -54,6 +60,7 @@ def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool =
 
 
 def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
+    """Yield the lines: ranks without a stack, then the groups, the smallest first."""
     total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
     yield f"{format_count(total, 'rank')} at {format_clock(dump.at)}, innermost call first", ""
     for reason, ranks in group_by(dump.mute, _reason).items():
@@ -73,6 +80,7 @@ def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
 
 
 def _verdict(dump: Dump) -> str:
+    """Return which ranks differ from the majority; empty if none can be named."""
     groups, odd = dump.groups, _odd(dump)
     if len(groups) == 1 and not dump.mute and len(dump.ranks) > 1:
         return f"all {len(dump.ranks)} ranks are at the same place"
@@ -84,7 +92,7 @@ def _verdict(dump: Dump) -> str:
 
 
 def _odd(dump: Dump) -> str:
-    """Ranks outside the largest group; empty if that group is no majority."""
+    """Return the ranks outside the largest group; empty if that group is no majority."""
     groups = dump.groups
     if len(groups) < 2 or 2 * len(groups[-1].ranks) <= sum(len(group.ranks) for group in groups):
         return ""
@@ -92,6 +100,7 @@ def _odd(dump: Dump) -> str:
 
 
 def _reason(rank: RankStacks) -> str:
+    """Return why a rank has no stack."""
     if rank.last_state:
         return f"{rank.reason}; it was {_state(rank.last_state, rank.last_wchan)} in its last message"
     if rank.reason or not rank.processes:
@@ -101,11 +110,13 @@ def _reason(rank: RankStacks) -> str:
 
 
 def _state(letter: str, wchan: str) -> str:
+    """Describe the state of a process, and where in the kernel it waits."""
     state_name = _STATES.get(letter, f"in state {letter}")
     return f"{state_name} in {wchan}" if wchan and letter != "R" else state_name
 
 
 def _circumstances(group: StackGroup) -> str:
+    """Describe what the main processes of a group do, and how the stacks were read."""
     processes_shown = [process for rank in group.ranks if (process := rank.main_process) is not None]
     states = Counter(_state(process.state, process.wchan) for process in processes_shown)
     parts = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
@@ -119,6 +130,7 @@ def _circumstances(group: StackGroup) -> str:
 
 
 def _frame_lines(frames: Sequence[StackFrame], width: int, *, all_frames: bool, indent: str = "  ") -> Iterator[Line]:
+    """Yield a line for each call, and one in place of those that are left out."""
     is_deep = not all_frames and len(frames) > _INNER + _OUTER + 1
     shown = [*frames[:_INNER], *frames[-_OUTER:]] if is_deep else list(frames)
     names = min(_NAMES, max((len(frame.function) for frame in shown), default=0))
@@ -132,8 +144,8 @@ def _frame_lines(frames: Sequence[StackFrame], width: int, *, all_frames: bool, 
 
 
 def _others(rank: RankStacks) -> list[tuple[str, tuple[StackFrame, ...]]]:
-    """Name and frames of every thread but the main thread in the heading."""
-    found = []
+    """Return name and frames of every thread but the main one, which is in the heading."""
+    others = []
     for process in rank.processes:
         for thread in process.threads:
             if thread.is_main and process is rank.main_process:
@@ -141,11 +153,12 @@ def _others(rank: RankStacks) -> list[tuple[str, tuple[StackFrame, ...]]]:
             names = [] if process is rank.main_process else [f"process {process.name}"]
             if not thread.is_main:
                 names.append("thread" if thread.name.startswith("0x") else f"thread {thread.name}")
-            found.append((", ".join(names), thread.frames))
-    return found
+            others.append((", ".join(names), thread.frames))
+    return others
 
 
 def _others_text(group: StackGroup) -> str:
+    """Describe how many further processes and threads the group has; empty without any."""
     processes = sum(len(rank.processes) - 1 for rank in group.ranks)
     threads = sum(len(process.threads) - 1 for rank in group.ranks for process in rank.processes if process.threads)
     parts = [f"{processes:,} more process{'es' if processes > 1 else ''}"] if processes else []
@@ -154,12 +167,13 @@ def _others_text(group: StackGroup) -> str:
 
 
 def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
-    found: dict[object, list[tuple[RankStacks, str, tuple[StackFrame, ...]]]] = {}
+    """Yield the stacks of further processes and threads; equal ones once."""
+    alike: dict[object, list[tuple[RankStacks, str, tuple[StackFrame, ...]]]] = {}
     for rank in group.ranks:
         for name, frames in _others(rank):
             key = (name.partition(" ")[0], tuple(frame.key for frame in frames))
-            found.setdefault(key, []).append((rank, name, frames))
-    for entries in found.values():
+            alike.setdefault(key, []).append((rank, name, frames))
+    for entries in alike.values():
         rank, name, frames = entries[0]
         ranks = list(dict.fromkeys(entry[0].rank for entry in entries))
         count_text = f" ({len(entries)})" if len(entries) > len(ranks) else ""
@@ -175,15 +189,18 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
 
 
 def show_over(status: RunStatus, run: str) -> None:
+    """Say that the run has ended."""
     ending = "has succeeded" if status.state == "ok" else f"has ended: {status.state}"
     print_message(f"run {run} {ending}, and nothing of it is left to ask", Fix(f"  how it ended: `ipexctl why {run}`"))
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
+    """Print the document. `reason`: why there are no stacks."""
     print_json(as_json(dump or Dump(time.time(), ()), run, reason))
 
 
 def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
+    """Return the document."""
     hang = explain_hang(dump)
     return {
         "schema": "ipexctl.dump/1",
@@ -208,6 +225,7 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
 
 
 def _process(process: Process) -> dict[str, Any]:
+    """Return a process as the document has it."""
     return {
         **encode(process, without=("how", "reason", "threads")),
         "by": process.how or None,

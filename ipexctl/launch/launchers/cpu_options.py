@@ -1,5 +1,9 @@
-"""Options that a tool made for GPUs needs on CPUs: added to its line, unless the line or its file of settings says
-otherwise. The tools read both with HfArgumentParser."""
+"""Add the options that a training tool made for GPUs needs on CPUs, unless the command or its settings file sets them.
+
+The tools are TRL, LLaMA-Factory and scripts with transformers' `TrainingArguments`. They read their options with
+HfArgumentParser: from the command line, or from a YAML or JSON file. The command and the file are read as text here, so
+an option that a script sets in its own code is not known.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,19 @@ from ipexctl.node.common.asked import Asked
 
 class CpuOption(NamedTuple):
     words: tuple[str, ...]
+    """The arguments to add, such as `("--dtype", "bfloat16")`."""
     names: tuple[str, ...]
-    """Options that decide the same, without dashes."""
+    """Option names that decide the same, without dashes and with `_` for `-`.
+
+    If one of them is set, nothing is added.
+    """
     needs: str = ""
-    """Option without which this one changes nothing for the better."""
+    """Name of an option that must be on for this one to be added; empty if it is always added."""
     without_bf16: bool = False
-    """True for an option that only processors without bf16 instructions need. It is no part of the typed line."""
+    """True if only processors without bf16 instructions need the option.
+
+    Such an option is added later, by the planner, because only the facts of the hosts show the processor.
+    """
 
 
 _USE_CPU: Final = CpuOption(("--use_cpu",), ("use_cpu", "no_cuda"))  # else: "Your setup doesn't support bf16/gpu"
@@ -47,69 +58,97 @@ _FALSE: Final = ("false", "no", "off", "0")
 
 
 def with_cpu_options(spec: RunSpec, checkpoint: str = "") -> tuple[RunSpec, str]:
-    """Return the spec with the options that its tool lacks, and a note on them; the note is empty if none are added.
+    """Return the spec with the options that its tool lacks, and a note that names them; the note is empty if none are
+    added.
 
-    Options for processors without bf16 instructions go to `RunSpec.without_bf16`: whether the hosts have such
-    processors is known when the plan is made.
-    `checkpoint`: the newest one of the run that is resumed, as in `out/checkpoint-20`; empty for a new run. A Trainer
-    resumes from a checkpoint only if its line names it."""
+    Options for processors without bf16 instructions go to `RunSpec.without_bf16`, and the note does not name them: the
+    planner adds them if a host of the plan has such a processor.
+
+    `checkpoint`: the newest checkpoint of the run that is resumed, as in `out/checkpoint-20`; empty for a new run. A
+    Trainer resumes from a checkpoint only if its command line names it.
+    """
     asked = spec.asked
     name, options = _options_of(asked)
     if options and re.fullmatch(r"checkpoint-\d+", posixpath.basename(checkpoint)):
         options = (CpuOption((RESUMES, checkpoint), ("resume_from_checkpoint",)), *options)
-    given = given_options(asked.argv[1:])
-    lacking = [option for option in options if given.keys().isdisjoint(option.names)]
-    added = [option for option in lacking if not option.needs or is_on(given, option.needs)]
-    typed = [option for option in added if not option.without_bf16]
-    arguments = [argument for option in typed for argument in option.words]
-    if _has_file(asked.argv[1:]):
-        if name != _LLAMA_FACTORY:  # it reads nothing but the file
+    set_options = given_options(asked.argv[1:])
+    lacking = [option for option in options if set_options.keys().isdisjoint(option.names)]
+    added = [option for option in lacking if not option.needs or is_on(set_options, option.needs)]
+    for_all = [option for option in added if not option.without_bf16]
+    only_without_bf16 = [option for option in added if option.without_bf16]
+    arguments = [argument for option in for_all for argument in option.words]
+    if _starts_with_settings_file(asked.argv[1:]):
+        if name != _LLAMA_FACTORY:  # HfArgumentParser then reads nothing but the file
             return spec, ""
-        arguments = [f"{option.words[0][2:]}={''.join(option.words[1:]) or 'true'}" for option in typed]
-    spec = replace(spec, asked=asked._replace(argv=(*asked.argv, *arguments)))
-    spec = replace(spec, without_bf16=tuple(word for option in added if option.without_bf16 for word in option.words))
+        arguments = [f"{option.words[0][2:]}={''.join(option.words[1:]) or 'true'}" for option in for_all]
+    spec = replace(
+        spec,
+        asked=asked._replace(argv=(*asked.argv, *arguments)),
+        without_bf16=tuple(argument for option in only_without_bf16 for argument in option.words),
+    )
+    if not arguments:
+        return spec, ""
     why = "to go on, and for CPUs" if checkpoint else "for CPUs"
-    return spec, f"{why}, {name} gets {shlex.join(arguments)}; options of the line win" if arguments else ""
+    return spec, f"{why}, {name} gets {shlex.join(arguments)}; options of the line win"
 
 
 def is_of_trl(asked: Asked) -> bool:
+    """True if the ranks run a script of TRL, such as `-m trl.scripts.sft`."""
     return asked.kind == "module" and _MODULE_OF_TRL.fullmatch(asked.script) is not None
 
 
 def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:
-    """Name and options of the tool that the ranks run."""
+    """Return the name and the options of the tool that the ranks run; no options if it is none of the known tools."""
     program, text = asked.argv[0], ""
     if asked.kind == "module":
         if is_of_trl(asked):
             return f"trl {program.rpartition('.')[2]}", OF_TRL
         return program, OF_TRAINER if program == _LLAMA_FACTORY else ()
     if asked.kind == "script":
-        text = _text_of(program)  # the tool says in each rank that it can't read it
-    return program, OF_TRL if "TrlParser" in text else OF_TRAINER if _TRAINER.search(text) else ()
+        text = _text_of(program)  # a script that cannot be read gets no options; Python then says in each rank why
+    if "TrlParser" in text:
+        return program, OF_TRL
+    return program, OF_TRAINER if _TRAINER.search(text) else ()
 
 
 def _text_of(path: str) -> str:
+    """Return the text of a file; empty if it cannot be read."""
     return read_or_empty(path, SCRIPT).decode(errors="replace")
 
 
 def is_on(options: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """True unless the option's value is a word for false; `default` if the option is not set.
+
+    A bare `--flag` counts as on.
+    """
     return options[name].lower() not in _FALSE if name in options else default
 
 
-def _has_file(argv: Sequence[str]) -> bool:
+def _starts_with_settings_file(argv: Sequence[str]) -> bool:
+    """True if the first argument is a settings file, as in `llamafactory-cli train sft.yaml`."""
     return bool(argv) and argv[0].endswith((".yaml", ".yml", ".json"))
 
 
 def given_options(argv: Sequence[str]) -> dict[str, str]:
-    """Options of the file of settings, then of the line, with their first values."""
-    words = [word for each in argv for word in (each.split("=", 1) if each.startswith("--") else [each])]
-    found = [
-        (word[2:].replace("-", "_"), "" if value.startswith("--") else value)
-        for word, value in zip(words, [*words, ""][1:], strict=True)
-        if word.startswith("--")
-    ]
-    path = argv[0] if _has_file(argv) else dict(found).get("config")
-    settings = [(each[1], each[2].strip()) for each in _SETTING.finditer(_text_of(path))] if path else []
-    if path:
-        found += [(name, value) for name, is_set, value in (word.partition("=") for word in argv[1:]) if is_set]
-    return dict([*settings, *found])
+    """Return the options of the settings file and of the command line: name → its first value, empty for an option
+    without one.
+
+    The command line overrides the file; if an option comes twice, the later one counts. The file is the first argument,
+    or the value of `--config`. Beside a file, a tool also takes options as `name=value`.
+    """
+    words: list[str] = []
+    for argument in argv:
+        words += argument.split("=", 1) if argument.startswith("--") else [argument]
+    options: list[tuple[str, str]] = []
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        if word.startswith("--"):
+            options.append((word[2:].replace("-", "_"), "" if following.startswith("--") else following))
+    path = argv[0] if _starts_with_settings_file(argv) else dict(options).get("config")
+    if not path:
+        return dict(options)
+    settings = [(setting[1], setting[2].strip()) for setting in _SETTING.finditer(_text_of(path))]
+    for argument in argv[1:]:
+        name, equals, value = argument.partition("=")
+        if equals:
+            options.append((name, value))
+    return dict([*settings, *options])

@@ -1,8 +1,9 @@
-"""The table of launchers and of tools that start ranks: a row for each, with its names, the options that ipexctl
-translates, and what runs in each rank. Data only.
+"""The table of launchers and of tools that start ranks: names, options that ipexctl translates, and what runs in each
+rank.
 
-Names of options have no leading dashes, and `_` for `-`. The target of an option is the field of ipexctl's option, or a
-word that `options` knows (`variable`, `ignored` …). Other options are refused, because a value may follow them.
+Data only. Names of options have no leading dashes, and `_` for `-`. The target of an option is the field name of
+ipexctl's option, or a word that `line_options.py` knows (`variable`, `ignored` …). An option that is not listed is
+refused, because it is not known whether the next word is its value.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ipexctl.node.common.asked import Allocator, OpenMp
 from ipexctl.node.common.fix import Fix
 
 NUMBERS: Final = ("n", "ppn", "nodes", "min_hosts", "omp", "ccl_workers", "master_port", "max_restarts")
+"""Targets whose value must be a number."""
 MPI_FRAMEWORKS: Final = frozenset(("btl", "pml", "mtl", "coll", "osc", "io", "opal", "mpi", "ucx"))
 """First words of Open MPI's parameters that its library reads in the ranks."""
 FLAGS: Final[Mapping[str, tuple[str, int]]] = {
@@ -24,75 +26,88 @@ FLAGS: Final[Mapping[str, tuple[str, int]]] = {
 }
 """Target of an option without a value → ipexctl's option and the value it gets."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
+"""Target → the values that it allows."""
 LEFT_OUT: Final[Mapping[str, str]] = {
     "who": "each rank gets its own",
     "how_many": "-n N or --ppn N before the line sets the number of ranks",
     "starts": "the ranks are there already",
     "gpus": "the ranks run on CPUs; the number of ranks: --ppn N before the line",
 }
-"""Why a variable is left out."""
+"""Kind of variable that is left out → why."""
 ACCELERATE: Final = {
     "main_process_ip": "main_ip", "main_process_port": "main_port", "mixed_precision": "mixed_precision",
     "mpirun_ccl": "ccl_workers", "mpirun_hostfile": "hostfile", "num_machines": "machines",
     "num_processes": "processes", "ipex": "ipex", "ipex_enabled": "ipex_enabled",
 }  # fmt: skip
+"""Option of accelerate → field of `AccelerateConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherRow:
+    """A launcher, or a tool that starts ranks."""
+
     name: str
+    """Name in messages; empty in rows that are refused, which are named as they are typed."""
     commands: tuple[tuple[str, ...], ...]
-    """Words that start it, with a subcommand or as `-m MODULE`."""
+    """The words of each command that starts it, with a subcommand or as `-m MODULE`."""
     options: Mapping[str, tuple[str, bool]] = field(default_factory=dict, hash=False)
     """Option → target, and True if a value follows."""
     meanings: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Option that is refused → what to type instead."""
     runs_commands: bool = False
+    """True if a command follows the options, as after `mpirun`; False if a Python script or module does."""
     module: str = ""
     """Module that the launcher runs; empty if the line names one."""
     has_options_anywhere: bool = False
+    """True if the options may also stand behind the program."""
     runs_itself: bool = False
-    """True if each rank runs it, without the options that start ranks."""
+    """True if each rank runs the launcher itself, without the options that start ranks."""
     of_fabric: bool = False
-    """True if it sets the variables that tell Lightning's Fabric what it starts."""
+    """True if it sets the variables by which Lightning's Fabric knows how it was started."""
     of_accelerate: bool = False
-    """True if it reads accelerate's config file. It may follow mpirun: it then starts no more ranks."""
+    """True if it reads accelerate's config file. It may follow mpirun, and then starts no further ranks."""
     local_rank: str = ""
+    """The option with which each rank gets its local rank, unless the line says otherwise; empty if ranks read a
+    variable.
+    """
     is_tool: bool = False
     """True if the name is a tool's command. Its module runs in each rank, without the tool's own start of ranks."""
     words: frozenset[str] = frozenset()
-    """Words without a dash that may stand between its options."""
+    """Words without a dash that may stand between the options."""
     module_of_files: str = ""
-    """The module that runs if the first argument is a file of settings, with the subcommand before the file."""
+    """The module that ranks run if the first argument is a settings file; its arguments are the subcommand and the
+    file.
+    """
     arguments: tuple[str, ...] = ()
-    """What the tool appends for ranks that exist already."""
+    """Arguments that the tool appends for ranks that exist already."""
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Variable that only this tool reads → target, as in `VARIABLES`."""
     only_one_rank: str = ""
-    """Why several ranks would train several models; or empty."""
+    """Why several ranks would train several models; empty if they would not."""
     starts_copies: bool = False
     """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""
-    """What to type instead of a launcher that ipexctl can't translate."""
+    """What to type instead of a launcher that ipexctl cannot translate; empty for all others."""
     environment: str = ""
-    """What to type instead of a program that only chooses a local environment."""
+    """What to type instead of a program that only chooses a local environment, as `uv run`; empty for all others."""
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _named(names: str) -> tuple[tuple[str, ...], ...]:
+    """Parse the names of commands: `torchrun, -m torch.distributed.run`."""
     return tuple(tuple(name.split()) for name in names.split(","))
 
 
 def _options(values: str, flags: str = "") -> dict[str, tuple[str, bool]]:
     """Parse texts of `TARGET: NAME…; …`: `values` are options with a value, `flags` without."""
-    return {
-        name: (target.strip(), has_value)
-        for text, has_value in ((values, True), (flags, False))
-        for target, _, names in (part.partition(":") for part in text.split(";"))
-        for name in names.split()
-    }
+    options: dict[str, tuple[str, bool]] = {}
+    for text, has_value in ((values, True), (flags, False)):
+        for part in text.split(";"):
+            target, _, names = part.partition(":")
+            options |= {name: (target.strip(), has_value) for name in names.split()}
+    return options
 
 
 def _tool(
@@ -102,7 +117,7 @@ def _tool(
     meanings: Mapping[str, str] = _NOTHING,
     **others: Any,
 ) -> LauncherRow:
-    """A tool's command: its options may stand anywhere among the arguments of the module."""
+    """Return the row of a tool's command. Its options may stand anywhere among the arguments of the module."""
     commands = _named(names)
     return LauncherRow(
         " ".join(commands[0]),
@@ -377,4 +392,4 @@ LAUNCHERS: Final = (
         ),
     ),
 )
-"""The last rows can't be translated, and never start in a rank."""
+"""The first row that matches counts. The last rows cannot be translated: they are refused."""

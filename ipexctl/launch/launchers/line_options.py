@@ -1,6 +1,6 @@
-"""Reads the options of a launcher's line from left to right. Pure.
+"""Read the options of a pasted launcher line from left to right. Pure.
 
-If an option comes twice, its first value counts, because the outer launcher starts the ranks. Nothing is guessed: any
+If an option comes twice, its first value counts, because the outer launcher starts the ranks. Nothing is guessed: an
 option or value that ipexctl does not know is refused.
 """
 
@@ -32,53 +32,67 @@ from ipexctl.text import is_variable_name
 
 SHELL: Final = "the shell"
 _OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that guides export before the launcher. ipexctl takes them from the user's shell."""
+"""Variables that guides export before the launcher. ipexctl takes them from the shell in which it is typed."""
 _RESTARTS: Final = 3
+"""Restarts of a run with a range of nodes: torchrun does not count a change of its nodes as a restart."""
 
 
 class TakenValue(NamedTuple):
+    """A value that the pasted line has for an option of ipexctl."""
+
     value: Any
     source: str
+    """What set the value, as typed: `torchrun --nnodes 2`; or what implies it."""
 
 
 class LineVariable(NamedTuple):
-    """A variable before the command that says who is who."""
+    """A variable before the command that torchrun or a tool would read for its ranks, such as `NNODES` or `RANK`."""
 
     text: str
-    """As typed, `NNODES=2`."""
+    """As typed: `NNODES=2`."""
     target: str
-    """The option that it sets; empty if it is left out."""
+    """Field name of the option that it sets; empty if the variable is left out."""
     reason: str = ""
-    """Why it is left out."""
+    """Why the variable is left out; empty if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastedLine:
+    """What a pasted line says, in terms of ipexctl."""
+
     names: tuple[str, ...]
-    """Launchers of the line, outermost first; empty for a plain command behind variables."""
+    """Launchers of the line, outermost first; empty if the line has none, as `NAME=VALUE python x.py`."""
     program: Program
     values: Mapping[str, TakenValue]
-    """Keys: the field name of ipexctl's option, or `$NAME` for a variable."""
+    """Field name of ipexctl's option, or `$NAME` for a variable → its value."""
     accelerate: Mapping[str, str] | None
-    """Options of accelerate; None if the line does not start accelerate."""
+    """Option of accelerate → its value; None if the line does not start accelerate."""
     typed: Mapping[str, Sequence[str]]
-    """The options for `accelerate`, the `ignored` ones, `ipex_key`, and `unset` variables, as typed."""
+    """Options as typed, by what becomes of them: `accelerate`, `ignored`, `ipex_key`, and `unset` for variables that
+    the shell does not have.
+    """
     packages: tuple[str, ...] = ()
+    """Packages of `uv run --with`, which the run installs."""
     environment: str = ""
-    """What to type for the environment that the line chooses, because the hosts don't have it; or empty."""
+    """What to type for the environment that the line chooses, because the hosts do not have it; empty if the line
+    chooses none.
+    """
     tool: LauncherRow | None = None
-    """The row of a tool's command."""
+    """The row of a tool's command, such as `llamafactory-cli train`; None for another launcher."""
     variables: tuple[LineVariable, ...] = ()
     in_front: str = ""
-    """A program before the launcher or Python, such as `numactl -C 0-3`, that is left out."""
+    """A program before the launcher or Python that is left out, such as `numactl -C 0-3`; empty without one."""
     is_behind_dashes: bool = False
 
 
 def read_line(
     words: Sequence[str], environ: Mapping[str, str], *, is_behind_dashes: bool = False, binds: bool = True
 ) -> PastedLine | None:
-    """Read a line; None for a command that stays as it is typed. Raises a UserError for an unknown launcher or option.
-    `binds`: ipexctl binds the ranks to cores."""
+    """Read a command line; None for a command that stays as it is typed, without launcher and variables.
+
+    Raises a UserError for a launcher or an option that cannot be translated. `binds`: True if ipexctl binds ranks to
+    cores.
+    """
     variables, command = split_variables(words)
     if variables and command[:1] == ("--",):
         command, is_behind_dashes = command[1:], True
@@ -87,33 +101,42 @@ def read_line(
         if command:
             what, fix = f"{command[0]} follows the variables", "options of ipexctl stand before the variables"
         raise refused_word(words, min(len(words) - len(command), len(words) - 1), what, fix)
-    found = own_line(command)
-    in_front = shlex.join(command[: prefix_length(command)]) if found is not None else ""
-    line = _Reader(found or command, environ, variables).read(is_behind_dashes=is_behind_dashes, binds=binds)
+    launcher_words = own_line(command)
+    in_front = shlex.join(command[: prefix_length(command)]) if launcher_words is not None else ""
+    line = _Reader(launcher_words or command, environ, variables).read(is_behind_dashes=is_behind_dashes, binds=binds)
     kind: CommandKind = "command" if is_behind_dashes else "script"
-    if found is None and not variables and line.program == Program(kind, tuple(words)):
+    if launcher_words is None and not variables and line.program == Program(kind, tuple(words)):
         return None
     in_front = in_front or shlex.join(line.program.left_out)
     return replace(line, in_front=in_front, is_behind_dashes=is_behind_dashes)
 
 
 def _name_of(option: str) -> str:
+    """Return the name of an option without dashes and value, with `_` for `-`: `nproc_per_node` of
+    `--nproc-per-node=2`.
+    """
     return option.partition("=")[0].lstrip("-").replace("-", "_")
 
 
 class _Reader:
+    """Reads one line: walks from launcher to launcher, then to the program, and collects values on the way."""
+
     def __init__(self, words: tuple[str, ...], environ: Mapping[str, str], variables: Mapping[str, str]) -> None:
         self._words, self._environ, self._variables = words, environ, variables
         self._launchers: list[LauncherRow] = []
         self._targets: dict[str, int] = {}
+        """Target of an option (see `launcher_options.py`) → its position in the line."""
         self._values: dict[str, TakenValue] = {}
         self._accelerate: dict[str, str] = {}
         self._program: tuple[str, ...] = ()
+        """The script or module that an option names; empty if the words after the options do."""
         self._packages: list[str] = []
         self._extras: list[str] = []
+        """Extras and groups of `uv run`."""
         self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": [], "unset": []}
 
     def read(self, *, is_behind_dashes: bool, binds: bool) -> PastedLine:
+        """Read the whole line. Called once."""
         at, row, python = 0, None, None
         while (start := launcher_at(self._words, at)) is not None:
             (row, behind), word = start, self._words[at]
@@ -146,7 +169,7 @@ class _Reader:
         return PastedLine(names, program, self._values, accelerate, self._typed, packages, chosen, tool, variables)
 
     def _line_variables(self, row: LauncherRow | None) -> Iterator[LineVariable]:
-        """Take the variables over; yield those that say who is who."""
+        """Take over the variables before the command; yield those that say who is who, such as `RANK`."""
         meanings = {**VARIABLES, **(row.variables if row is not None else {})}
         for name, value in self._variables.items():
             text, target = f"{name}={shlex.quote(value)}", meanings.get(name, f"${name}")
@@ -164,6 +187,7 @@ class _Reader:
                 yield LineVariable(text, "", "it is no number")
 
     def _started(self, row: LauncherRow | None, rest: tuple[str, ...], *, binds: bool) -> Program:
+        """Return what each rank runs, once the options are read. `rest`: the words after the launcher's options."""
         is_module = "module" in self._targets
         if row is not None and row.runs_itself:
             return Program("command", (*row.name.split(), *rest))
@@ -181,6 +205,7 @@ class _Reader:
         return Program("script", rest)
 
     def _check(self, row: LauncherRow, behind: int, at: int) -> None:
+        """Refuse a launcher that cannot be translated, and a second one that would also start ranks."""
         name = shlex.join(self._words[at:behind])
         if row.advice:
             raise self._wrong(at, f"{name} would start in each rank, and ipexctl can't take it apart", row.advice)
@@ -190,6 +215,7 @@ class _Reader:
             raise self._wrong(at, f"{outer} and {row.name} would both start ranks", fix)
 
     def _read_options(self, row: LauncherRow, at: int) -> int:
+        """Read the options of a launcher; return the position of the first word that is not one of them."""
         words = self._words
         if row.has_options_anywhere and not row.of_fabric:
             return at
@@ -206,7 +232,7 @@ class _Reader:
         return at
 
     def _take_out(self, row: LauncherRow, at: int) -> tuple[str, ...]:
-        """Read the launcher's options wherever they are on the line; return the other words."""
+        """Read the launcher's options wherever they are in the line; return the other words."""
         others = list[str]()
         while at < len(self._words):
             word = self._words[at]
@@ -222,6 +248,7 @@ class _Reader:
         return tuple(others)
 
     def _read_option(self, row: LauncherRow, at: int) -> int:
+        """Read one option with its values; return the position after them. Raises a UserError for an unknown option."""
         dashed, equals, value = self._words[at].partition("=")
         name = _name_of(dashed)
         if name not in row.options:
@@ -247,11 +274,19 @@ class _Reader:
         return end
 
     def _value(self, option: int, at: int) -> str:
+        """Return the value of the option that stands at position `option`.
+
+        Raises a UserError if the line ends there.
+        """
         if at >= len(self._words):
             raise self._wrong(option, f"{self._words[option]} has no value", "give it one, or leave it out")
         return self._words[at]
 
     def _take(self, name: str, target: str, value: str, at: int, source: str) -> None:
+        """Take over the value of an option.
+
+        `source`: the option as typed. Raises a UserError if the value is not possible.
+        """
         target = "ignored" if target == "ppn" and value in ("auto", "cpu", "gpu") else target
         if target in self._typed:
             self._typed[target].append(source)
@@ -260,9 +295,9 @@ class _Reader:
             (self._export if target == "variable" else self._parameter)(value, at, source)
         elif target in ("packages", "extras"):
             (self._packages if target == "packages" else self._extras).extend(value.split(","))
-        elif target == "nodes" and (found := re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", value)):
-            self._set("min_hosts", int(found[1]), source)
-            self._set("nodes", int(found[2]), source)
+        elif target == "nodes" and (node_range := re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", value)):
+            self._set("min_hosts", int(node_range[1]), source)
+            self._set("nodes", int(node_range[2]), source)
         elif target == "bind_to":
             self._set("bind", {"core": "cores", "hwthread": "cores"}.get(value, value), source)
         elif target in FLAGS:
@@ -279,7 +314,7 @@ class _Reader:
             self._set(target, int(value) if target in NUMBERS else value, source)
 
     def _limit(self, text: str, at: int, source: str, sign: str) -> None:
-        """`node1:0,1@node2:0,1`: hosts, and the slots of each; only the number of slots counts."""
+        """Read `node1:0,1@node2:0,1`: hosts, and the slots of each. Only the number of slots counts."""
         parts = [re.fullmatch(r"([\w.-]+)(?::([0-9]+(?:,[0-9]+)*))?", part) for part in text.split("@")]
         counts = {len(part[2].split(",")) if part[2] else 0 for part in parts if part}
         if None in parts or len(counts) != 1 or (sign and counts != {0}):
@@ -316,6 +351,7 @@ class _Reader:
             self._typed["unset"].append(source)
 
     def _variable(self, name: str, value: str, source: str) -> None:
+        """Take over a variable. MASTER_PORT is ignored if it is no port."""
         if name == "MASTER_ADDR":
             self._set("master_addr", value, source)
         elif name != "MASTER_PORT":
@@ -324,7 +360,7 @@ class _Reader:
             self._set("master_port", int(value), source)
 
     def _add_own(self, row: LauncherRow) -> None:
-        """Add what a launcher does without an option."""
+        """Add what a launcher does without an option, as one rank a host for Fabric."""
         if row.starts_copies:
             self._copies(row.name)
         if row.of_fabric:
@@ -338,8 +374,11 @@ class _Reader:
             self._set("local_rank", row.local_rank, f"{row.local_rank} for each rank")
 
     def _copies(self, launcher: str) -> None:
-        """Without `--nnodes` or `--distributed` (IPEX 1), ipexrun and run_cpu start independent copies: one, unless an
-        option gives a number."""
+        """Add the options for independent copies.
+
+        Without `--nnodes` or `--distributed` (IPEX 1), ipexrun and run_cpu start independent copies: one, unless an
+        option gives a number.
+        """
         if not {"nodes", "ppn", "distributed"} & self._targets.keys():
             if "omp" in self._targets and "n" not in self._targets:
                 what = f"{launcher}, without --ninstances, does not say how many copies start"
@@ -348,21 +387,26 @@ class _Reader:
             self._set("n", 1, launcher)
 
     def _set(self, name: str, value: Any, source: str) -> None:
+        """Set a value, unless an earlier option has set it."""
         self._values.setdefault(name, TakenValue(value, source))
 
-    def _rest(self, row: LauncherRow, at: int) -> tuple[str, ...]:
+    def _rest(self, row: LauncherRow, end: int) -> tuple[str, ...]:
+        """Return the words after the launcher's options.
+
+        Raises a UserError if no program is left, or several programs are.
+        """
         if row.words and not self._program:
             fix = "torchx run dist.ddp --script SCRIPT.py, or the script alone"
-            raise self._wrong(min(at, len(self._words) - 1), f"{row.name} names no --script", fix)
-        if at >= len(self._words) and not (row.module or row.is_tool or self._program):
+            raise self._wrong(min(end, len(self._words) - 1), f"{row.name} names no --script", fix)
+        if end >= len(self._words) and not (row.module or row.is_tool or self._program):
             raise UserError(
                 f"{row.name} what?",
                 fix=f"-- {row.name} {'python ' if row.runs_commands else ''}SCRIPT.py [ARGS…], or SCRIPT.py without it",
             )
-        if row.runs_commands and ":" in self._words[at:]:
+        if row.runs_commands and ":" in self._words[end:]:
             fix = "one program for all ranks that reads its RANK"
-            raise self._wrong(self._words.index(":", at), "the line starts several programs (MPMD)", fix)
-        return self._take_out(row, at) if row.has_options_anywhere else self._words[at:]
+            raise self._wrong(self._words.index(":", end), "the line starts several programs (MPMD)", fix)
+        return self._take_out(row, end) if row.has_options_anywhere else self._words[end:]
 
     def _wrong(self, at: int, what: str, fix: str) -> CommandLineError:
         return refused_word(self._words, at, what, fix)

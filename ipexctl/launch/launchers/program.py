@@ -1,6 +1,8 @@
-"""The program of a line: what each rank runs, the same however it is typed or pasted, and behind `--`. Pure.
+"""Find the program of a command: what each rank runs, whether the user types it, pastes it, or puts it behind `--`.
+Pure.
 
-Checks, lists and printed lines read this value; the words of the call are only repeated.
+`python -u train.py`, `numactl -C 0-3 train.py` and `train.py` are one program here, so checks and printed commands need
+not know how it was typed.
 """
 
 from __future__ import annotations
@@ -15,27 +17,32 @@ from ipexctl.node.common.asked import Asked, CommandKind
 _FLAGS: Final = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].+")
 _WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 _NO_EFFECT: Final = re.compile(r"[uB]")
-"""Flags that change nothing in a rank."""
+"""Flags that change nothing in a rank: `-u`, because ranks are unbuffered anyway, and `-B`, which only keeps Python
+from writing bytecode files.
+"""
 _OF_CALL: Final = frozenset("nohup setsid time exec command sudo env".split())  # noqa: SIM905
-"""Programs in front of Python that are for the call itself."""
+"""Programs in front of Python that are for the command itself, not for the ranks."""
 SHELL_FILES: Final = (".sh", ".bash", ".zsh")
 _BINDING: Final = ("numactl", "taskset")
 
 
 class Program(NamedTuple):
+    """What each rank runs."""
+
     kind: CommandKind
     argv: tuple[str, ...]
-    """From the script, the module or the command on."""
+    """The script, module or command, with its arguments."""
     flags: tuple[str, ...] = ()
-    """Flags of Python."""
+    """Flags of Python, such as `-O`, without those that change nothing in a rank."""
     python: str | None = None
-    """The absolute path of Python, if the line has one."""
+    """Absolute path of Python if the command line has one; else None."""
     in_front: tuple[str, ...] = ()
-    """As in `Asked`."""
+    """Words before Python, such as `nice -n 10`, which each rank keeps; as in `Asked`."""
     left_out: tuple[str, ...] = ()
-    """A program in front that is left out."""
+    """Words before Python that ranks do not get, such as `nohup`."""
 
     def put_into(self, asked: Asked) -> Asked:
+        """Return the options with this program. `--python` overrides the Python of the program."""
         return asked._replace(
             kind=self.kind,
             argv=self.argv,
@@ -46,21 +53,24 @@ class Program(NamedTuple):
 
 
 def read_program(words: Sequence[str], *, binds: bool = True) -> Program:
-    """`python -u x.py`, `nice -n 10 python -m pkg`, `x.py` and any other command. If `binds`, ipexctl chooses the cores
-    of each rank."""
-    at = prefix_length(words)
-    in_front, words = tuple(words[:at]), tuple(words[at:])
-    is_of_call = bool(in_front) and in_front[0].rpartition("/")[2] in (*_OF_CALL, *(_BINDING if binds else ()))
-    found = _python_program(words) if words and is_python(words[0]) else None
-    if found is None:
-        found = Program("script" if words[0].endswith(".py") else "command", words)
-    if found.kind == "command":
-        return found._replace(argv=(*in_front, *words))
-    return found._replace(left_out=in_front) if is_of_call else found._replace(in_front=in_front)
+    """Read `python -u x.py`, `nice -n 10 python -m pkg`, `x.py` or any other command as a program.
+
+    `binds`: True if ipexctl chooses the cores of each rank; `numactl` and `taskset` in front of Python are then left
+    out.
+    """
+    count = prefix_length(words)
+    in_front, words = tuple(words[:count]), tuple(words[count:])
+    is_for_call_only = bool(in_front) and in_front[0].rpartition("/")[2] in (*_OF_CALL, *(_BINDING if binds else ()))
+    program = _python_program(words) if words and is_python(words[0]) else None
+    if program is None:
+        program = Program("script" if words[0].endswith(".py") else "command", words)
+    if program.kind == "command":
+        return program._replace(argv=(*in_front, *words))
+    return program._replace(left_out=in_front) if is_for_call_only else program._replace(in_front=in_front)
 
 
 def _python_program(words: tuple[str, ...]) -> Program | None:
-    """None for `python -c CODE`, and for Python without a script."""
+    """Return the script or module that Python runs; None for `python -c CODE`, and for Python without a script."""
     flags, at = list[str](), 1
     while at < len(words) and (words[at] in _WITH_VALUE or _FLAGS.fullmatch(words[at])):
         end = at + 1 + (words[at] in _WITH_VALUE)
@@ -76,6 +86,7 @@ def _python_program(words: tuple[str, ...]) -> Program | None:
 
 
 def stays_command(argv: Sequence[str]) -> bool:
-    """True for the words of a shell, `python -c` and a shell's file: no script of Python, and no command that the
-    environment must have."""
+    """True if the words are a shell's or Python's command line, or a shell script: not a Python script, and no program
+    that must be in the environment.
+    """
     return (len(argv) > 1 and (is_shell(argv[0]) or is_python(argv[0]))) or argv[0].endswith(SHELL_FILES)

@@ -1,4 +1,8 @@
-"""Reads the recipe of a Makefile as text of a shell, for the line that a user types in place of `make TARGET`. Pure."""
+"""Read the recipe of a Makefile as shell text, to find the launcher line that a user can paste in place of `make
+TARGET`. Pure.
+
+`make` itself is never run, and only plain variables and recipes are read: a Makefile can compute anything.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +17,31 @@ _RULE: Final = re.compile(r"([\w./ -]+):(?!=)[^\n]*")
 
 
 def runs_recipes(words: Sequence[str]) -> bool:
-    """True for a command that runs what a file of the project says, which may be anything."""
+    """True for a command such as `make` or `just`, which runs whatever a file of the project says."""
     return "".join(words[:1]).rpartition("/")[2] in _RUNNERS
 
 
 def recipe_of(text: str, words: Sequence[str]) -> str:
-    """The variables of the file and the recipe of the target in `make TARGET NAME=VALUE`, each on its own line; other
-    lines are empty. Without a target, the first one counts. Empty for options that name another file."""
+    """Return the variables of the Makefile and the recipe of the target in `make TARGET NAME=VALUE`, as shell text.
+
+    Each line keeps its number: other lines are empty. Without a target, the first one counts. Empty if the options of
+    `make` name another file or directory, because that file is not read.
+    """
     if any(re.match("-[Cf]|--(?:directory|file)", word) for word in words):
-        return ""  # another file
+        return ""
     target = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
     typed = dict(word.split("=", 1) for word in words[1:] if "=" in word and not word.startswith("-"))
-    found, is_inside = list[str](), False
+    shell_lines: list[str] = []
+    is_in_recipe = False
     for line in text.split("\n"):
-        shown = ""
+        shell_line = ""
         if line.startswith("\t"):
-            shown = line.strip().lstrip("@-+ ") if is_inside else ""
+            shell_line = line.strip().lstrip("@-+ ") if is_in_recipe else ""
         elif (variable := _VARIABLE.fullmatch(line)) is not None:
             value = typed.get(variable[1], variable[2].partition(" #")[0].strip())
-            shown = f"{variable[1]}='{value}'" if "'" not in value else ""
+            shell_line = f"{variable[1]}='{value}'" if "'" not in value else ""
         elif (rule := _RULE.fullmatch(line)) is not None and not line.startswith("."):
             target = target or rule[1].split()[0]
-            is_inside = target in rule[1].split()
-        found.append(re.sub(r"\$\((\w+)\)", r"${\1}", shown).replace("$$", "$"))
-    return "\n".join(found)
+            is_in_recipe = target in rule[1].split()
+        shell_lines.append(re.sub(r"\$\((\w+)\)", r"${\1}", shell_line).replace("$$", "$"))
+    return "\n".join(shell_lines)

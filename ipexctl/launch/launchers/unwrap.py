@@ -1,6 +1,8 @@
-"""Merges a pasted launcher line into ipexctl's options. Reads accelerate's config file and the line's shell script.
+"""Merge a pasted launcher line into ipexctl's options. Reads accelerate's config file and the shell script of the line.
 
-An option of ipexctl wins over the line, and the line over a file of defaults. Of two launchers the outer one wins.
+An option of ipexctl overrides the pasted line, and the line overrides a file of defaults. Of two launchers the outer
+one wins. The notes say what was taken over and what was left out, because a user who pastes a line cannot see it
+otherwise.
 """
 
 from __future__ import annotations
@@ -45,26 +47,35 @@ _SAME: Final = (
     *(_RANKS, _HOSTS, ("accelerate_config", "config_file")),
     *(("omp", "$OMP_NUM_THREADS"), ("ccl_workers", "$CCL_WORKER_COUNT")),
 )
-"""Options and variables that decide the same. One on the command line replaces all of the pasted line's."""
+"""Options and variables that decide the same.
+
+One of them on ipexctl's command line replaces all of the pasted line's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class UnwrappedCall:
+    """A run's spec with the options of a pasted line, and the notes on them."""
+
     spec: RunSpec
     config: AccelerateConfig | None = None
+    """The accelerate config, with the line's options of accelerate; None without any."""
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
     """Option's field name, or `$NAME` → its value in the pasted line, if ipexctl's own options do not set it."""
     note: str = ""
+    """What is taken over, ignored and left out; empty if there is nothing to say."""
     other_notes: tuple[str, ...] = ()
-    """One for each variable before the command that says who is who."""
+    """A note on each variable before the command that says who is who, such as `RANK`."""
 
     @property
     def hosts(self) -> dict[str, Any]:
+        """The hosts that the line names, as a keyword argument (`hostfile` or `hosts`); empty if it names none."""
         if "hostfile" in self.values:
             return {"hostfile": Path(self.values["hostfile"].value)}
         return {"hosts": self.values["hosts"].value} if "hosts" in self.values else {}
 
     def note_on(self, hosts: int) -> str:
+        """Return the note, with the total number of ranks if the line says only how many each of several hosts has."""
         ppn = self.values.get("ppn")
         if ppn is None or hosts < 2 or "nodes" in self.values or not self.values.keys().isdisjoint(_HOSTS):
             return self.note
@@ -72,7 +83,7 @@ class UnwrappedCall:
         return f"{self.note}; {ranks}"
 
     def used_hosts(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-        """The first N hosts if the line asks for N nodes. Raises a UserError if there are fewer."""
+        """Return the first N hosts if the line asks for N nodes, else all. Raises a UserError if there are fewer."""
         nodes, source = self.values.get("nodes", (len(hosts), ""))
         if nodes > len(hosts):
             raise UserError(
@@ -89,8 +100,11 @@ def unwrap(
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
 ) -> UnwrappedCall | None:
-    """Turn `mpirun … X` into X and its options; None without a launcher. `given`: fields of the options on the command
-    line."""
+    """Turn `mpirun … X` into X and the options of the line; None if there is nothing to translate.
+
+    Also translates a shell script that only starts a launcher. Raises a UserError for a line that cannot be translated.
+    `given`: field names of the options on ipexctl's command line; `environ`: the variables of the user's shell.
+    """
     asked, is_behind_dashes = spec.asked, spec.asked.is_behind_dashes
     typed = ("python", "-m", *asked.argv) if asked.kind == "module" else asked.argv
     line = read_line(typed, environ, is_behind_dashes=is_behind_dashes, binds=asked.bind != "none")
@@ -98,12 +112,12 @@ def unwrap(
         variables, words = split_variables(typed)
         if asked.n != 1 and runs_recipes(words):
             raise _refusal_of_recipe(words)
-        found = _read_script(variables, words, is_behind_dashes=is_behind_dashes)
-        if found is not None and (found.launcher or not is_behind_dashes):
-            values = (f"{name}={value}" for name, value in {**found.exports, **variables}.items())
-            inside = replace(spec, asked=asked._replace(kind="script", argv=(*values, *found.words)))
+        script_line = _read_script(variables, words, is_behind_dashes=is_behind_dashes)
+        if script_line is not None and (script_line.launcher or not is_behind_dashes):
+            values = (f"{name}={value}" for name, value in {**script_line.exports, **variables}.items())
+            inside = replace(spec, asked=asked._replace(kind="script", argv=(*values, *script_line.words)))
             if (inner := unwrap(inside, given, config, environ)) is not None:
-                return replace(inner, note=_note_on_script(words, found, inner.note))
+                return replace(inner, note=_note_on_script(words, script_line, inner.note))
     if line is None or (asked.kind == "module" and not line.names):
         return None
     program = line.program
@@ -111,45 +125,56 @@ def unwrap(
         _check_settings(line.tool.name, program.argv[2])
     if asked.n != 1 and (reason := _only_one_rank(line)):
         raise UserError(reason, fix=Fix("`ipexctl run -n 1 {*argv}`", argv=asked.program))
-    by_call = {*given, *(f"${export.name}" for export in asked.exports)}
-    by_call |= {name for names in _SAME if by_call & {*names} for name in names}
-    wins = {name: taken for name, taken in line.values.items() if name not in by_call}
+    overridden = _overridden(given, asked.exports)
+    line_values = {name: taken for name, taken in line.values.items() if name not in overridden}
     if line.accelerate is not None:
-        config = _accelerate(line.accelerate, config, wins, environ)
-        if wins.keys() & {*_HOSTS}:
+        config = _accelerate(line.accelerate, config, line_values, environ)
+        if line_values.keys() & {*_HOSTS}:
             config = replace(config, hostfile=None)  # the outer launcher's hosts
-    changes: dict[str, Any] = {name: wins[name].value for name in Asked._fields if name in wins}
-    sources = {**asked.sources, **{name: wins[name].source for name in (*changes, "hosts") if name in wins}}
-    if ranks := [wins[name].source for name in _RANKS if name in wins]:
+    changes: dict[str, Any] = {name: line_values[name].value for name in Asked._fields if name in line_values}
+    sources = {
+        **asked.sources,
+        **{name: line_values[name].source for name in (*changes, "hosts") if name in line_values},
+    }
+    if ranks := [line_values[name].source for name in _RANKS if name in line_values]:
         sources["ranks"] = ", ".join(ranks)
         changes = {**dict.fromkeys(_RANKS), **changes}  # a file's default is not mixed with them
-    exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
-    note = _note(line, wins, split_variables(asked.argv)[1])
+    exports = [taken.value for taken in line_values.values() if isinstance(taken.value, Export)]
+    note = _note(line, line_values, split_variables(asked.argv)[1])
     if line.packages:
         changes |= {"packages": (*asked.packages, *line.packages), "install": True}
     changes |= {"exports": (*exports, *asked.exports), "sources": sources, "is_behind_dashes": line.is_behind_dashes}
     secrets = {export.name: environ[export.name] for export in exports if export.value is None}
     spec = replace(spec, asked=program.put_into(asked._replace(**changes)), secrets={**secrets, **spec.secrets})
-    return UnwrappedCall(spec, config, wins, note, tuple(_variable_notes(line, wins)))
+    return UnwrappedCall(spec, config, line_values, note, tuple(_variable_notes(line, line_values)))
+
+
+def _overridden(given: Collection[str], exports: Sequence[Export]) -> set[str]:
+    """Return the values of a pasted line that ipexctl's own options replace, by field name or `$NAME`."""
+    overridden = {*given, *(f"${export.name}" for export in exports)}
+    for names in _SAME:
+        if overridden & {*names}:
+            overridden |= {*names}
+    return overridden
 
 
 def _refusal_of_recipe(words: Sequence[str]) -> UserError:
-    """Its fix is the line of the recipe that trains, if a Makefile shows it."""
+    """Return the error for `make` and the like. If a Makefile shows which line trains, its fix is that line."""
     text = ""
     for path in filter(os.path.isfile, MAKEFILES):
         text = text or read_or_empty(path, SHELL_SCRIPT).decode(errors="replace")
-    found = launcher_line(recipe_of(text, words), (), {}) if "make" in words[0] else None
+    line = launcher_line(recipe_of(text, words), (), {}) if "make" in words[0] else None
     fix = PASTED_LINE
-    if found is not None and not found.is_computed and not found.unknown:
+    if line is not None and not line.is_computed and not line.unknown:
         run = ipexctl_command("run")
-        if found.directory != ".":
-            run = run._replace(start=f"cd {shlex.quote(found.directory)} && {run.start}")
-        fix = Fix("paste the line that trains: `{run} {*argv}`", run=run, argv=[ShellWords(found)])
+        if line.directory != ".":
+            run = run._replace(start=f"cd {shlex.quote(line.directory)} && {run.start}")
+        fix = Fix("paste the line that trains: `{run} {*argv}`", run=run, argv=[ShellWords(line)])
     return UserError(f"{shlex.join(words)} may run anything, and each rank would run all of it", fix=fix)
 
 
 def _only_one_rank(line: PastedLine) -> str:
-    """Why what the line starts is for one rank; empty if it is not, or the line starts one."""
+    """Return why the program is for one rank; empty if it is for several."""
     kind, argv = line.program.kind, line.program.argv
     if kind == "command" and argv[:2] == ("mim", "train"):
         return "mim train trains in one process, or starts ranks of its own on one host"
@@ -164,30 +189,38 @@ def _only_one_rank(line: PastedLine) -> str:
 
 
 def argv_of(row: LauncherRow) -> tuple[str, ...]:
-    """The module that a tool's ranks run, with the tool's subcommand if the module reads it."""
+    """Return the module that a tool's ranks run, followed by the tool's subcommand if the module reads it."""
     tool, *words = row.name.split()
     return (row.module, *(words if row.module == tool else ()))
 
 
-def _note_on_script(words: Sequence[str], found: LineOfScript, inner: str) -> str:
+def _note_on_script(words: Sequence[str], line: LineOfScript, inner: str) -> str:
+    """Return the note that ranks run a line of the script instead of the script. `inner`: the note on that line."""
     script = next(word for word in words if not is_shell(word) and not word.startswith("-"))
-    left_out = f", without {', '.join(found.left_out)}" if found.left_out else ""
-    note = f"every rank runs what line {found.number} of {script} starts, in place of the script{left_out}"
+    left_out = f", without {', '.join(line.left_out)}" if line.left_out else ""
+    note = f"every rank runs what line {line.number} of {script} starts, in place of the script{left_out}"
     return f"{note}; {inner}" if inner else note
 
 
 def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_behind_dashes: bool) -> LineOfScript | None:
-    """The line that stands for a local shell script, `./run.sh` or `bash -x run.sh`; None if ranks can run it. Raises a
-    UserError for any other that starts a launcher, and for a script that is too large to be searched."""
-    at = 0
+    """Return the line that stands for a local shell script, `./run.sh` or `bash -x run.sh`; None if ranks can run the
+    script.
+
+    Raises a UserError for a script that starts a launcher and more, and for one that is too large to be searched,
+    unless it stands behind `--`.
+    """
+    script = 0
     if is_shell(words[0]):
-        at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), len(words))
-    path = "".join(words[at : at + 1])
+        script = next((script for script, word in enumerate(words) if script and not word.startswith("-")), len(words))
+    path = "".join(words[script : script + 1])
     unread, is_complete = SHELL_SCRIPT.limit, True
 
     def read_text(path: str) -> str:
-        """The text of a local script; empty if it is no file, can't be read, or together with those before is too
-        large."""
+        """Return the text of a local script; empty if it is no file or cannot be read.
+
+        All scripts together may have `SHELL_SCRIPT.limit` bytes. From the script that exceeds the limit on, texts are
+        empty.
+        """
         nonlocal unread, is_complete
         if not is_complete or not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
             return ""
@@ -200,7 +233,7 @@ def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_behin
         return data.decode(errors="replace")
 
     text = read_text(path)
-    if not is_complete and not is_behind_dashes and (at or path.endswith((".sh", ".bash"))):
+    if not is_complete and not is_behind_dashes and (script or path.endswith((".sh", ".bash"))):
         raise UserError(
             f"{path} has more than {SHELL_SCRIPT.limit >> 10} kB, too large to look for the line that starts the ranks",
             fix=Fix(
@@ -209,31 +242,36 @@ def _read_script(variables: Mapping[str, str], words: Sequence[str], *, is_behin
                 argv=(*(f"{name}={value}" for name, value in variables.items()), *words),
             ),
         )
-    return read_file(path, text, words[at + 1 :], variables, read_text)
+    return read_file(path, text, words[script + 1 :], variables, read_text)
 
 
 def _check_settings(tool: str, path: str) -> None:
-    """Refuse a file of settings that sets a variable with which the tool starts torchrun."""
+    """Refuse a settings file that sets a variable with which the tool starts torchrun."""
     text = read_or_empty(path, SCRIPT).decode(errors="replace")
-    if (found := _STARTS_TORCHRUN.search(text)) is not None:
+    if (variable := _STARTS_TORCHRUN.search(text)) is not None:
         raise UserError(
-            f"{path} sets {found[1]}, so {tool} would start torchrun in each rank",
-            fix=f"leave {found[1]} out of that file; the number of ranks: --ppn N before the line",
+            f"{path} sets {variable[1]}, so {tool} would start torchrun in each rank",
+            fix=f"leave {variable[1]} out of that file; the number of ranks: --ppn N before the line",
         )
 
 
 def _accelerate(
     given: Mapping[str, str],
     config: AccelerateConfig | None,
-    wins: Mapping[str, TakenValue],
+    line_values: Mapping[str, TakenValue],
     environ: Mapping[str, str],
 ) -> AccelerateConfig:
-    own = default_file(environ)
-    if "config_file" in wins:
-        config = read_accelerate_file(Path(wins["config_file"].value), is_typed=True)
-    elif config is None and own is not None and not {"cpu", "use_cpu"} & given.keys():
-        check_found(own, naming=f"--accelerate-config {shlex.quote(str(own))}")
-        config = replace(read_accelerate_file(own), hostfile_found=True)
+    """Return the accelerate config of a line that starts accelerate, with the options of the line.
+
+    The file is the one that the line names, else `config`, else accelerate's default file, which the line's `--cpu`
+    turns off. `given`: options of accelerate in the line.
+    """
+    default = default_file(environ)
+    if "config_file" in line_values:
+        config = read_accelerate_file(Path(line_values["config_file"].value), is_typed=True)
+    elif config is None and default is not None and not {"cpu", "use_cpu"} & given.keys():
+        check_found(default, naming=f"--accelerate-config {shlex.quote(str(default))}")
+        config = replace(read_accelerate_file(default), hostfile_found=True)
     config = config or AccelerateConfig("accelerate launch")
     if text := "\n".join(f"{name}: {json.dumps(value)}" for name, value in given.items() if name in ACCELERATE):
         read = read_accelerate(text, "accelerate launch")
@@ -242,9 +280,10 @@ def _accelerate(
     return config
 
 
-def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterator[str]:
+def _variable_notes(line: PastedLine, line_values: Mapping[str, TakenValue]) -> Iterator[str]:
+    """Yield a note on each variable before the command that says who is who."""
     for variable in line.variables:
-        taken = wins.get(variable.target)
+        taken = line_values.get(variable.target)
         if variable.reason:
             yield f"{variable.text} is left out: {variable.reason}"
         elif taken is None:
@@ -259,7 +298,11 @@ def _variable_notes(line: PastedLine, wins: Mapping[str, TakenValue]) -> Iterato
             yield f"{variable.text} is taken over: {_shown(variable.target, taken)}"
 
 
-def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]) -> str:
+def _note(line: PastedLine, line_values: Mapping[str, TakenValue], words: Sequence[str]) -> str:
+    """Return the note on what becomes of the line: taken over, replaced, ignored, left out.
+
+    `words`: the command as typed, without variables.
+    """
     program = line.program
     names = line.names or tuple(word for word in words[:1] if is_python(word) and program.kind != "command")
     in_front = f"{line.in_front} is left out, as ipexctl starts and binds the ranks itself" if line.in_front else ""
@@ -270,18 +313,18 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]
     if line.environment and len(names) == 1:
         reason = "hosts do not have the environments of the control machine"
     of_variables = {variable.text for variable in line.variables}
-    given = {name: taken for name, taken in wins.items() if taken.source not in {SHELL, *of_variables}}
+    shown_values = {name: taken for name, taken in line_values.items() if taken.source not in {SHELL, *of_variables}}
     parts = {
         "taken over": [
-            *itertools.starmap(_shown, given.items()),
+            *itertools.starmap(_shown, shown_values.items()),
             *line.typed["accelerate"],
             *(f"--with {shlex.quote(package)}" for package in line.packages),
         ],
-        "from this shell": [name.upper().lstrip("$") for name, taken in wins.items() if taken.source == SHELL],
+        "from this shell": [name.upper().lstrip("$") for name, taken in line_values.items() if taken.source == SHELL],
         "replaced by options on the command line": [
             name[1:] if name.startswith("$") else taken.source
             for name, taken in line.values.items()
-            if name not in wins and taken.source not in of_variables
+            if name not in line_values and taken.source not in of_variables
         ],
         "ignored, as ipexctl starts the ranks of all hosts itself": line.typed["ignored"],
         "left out, as this shell has no such variable": line.typed["unset"],
@@ -299,6 +342,7 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], words: Sequence[str]
 
 
 def _shown(name: str, taken: TakenValue) -> str:
+    """Format a value as the option of ipexctl that sets it; a value that may be secret is not shown."""
     value = taken.value
     if isinstance(value, Export):
         is_shown = value.value is not None and not _SECRET.search(value.name)

@@ -1,4 +1,4 @@
-"""Describes the end of a run, or a detach, with the next command to type."""
+"""Describe the end of a run, or that the user left it, with the next command to type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
-    """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
+    """Return the lines for the end of a run: one sentence and what was measured; after a failure also the first failed
+    rank, lost output and the next command.
+    """
     lines = _end_sentences(status, exit_code)
     cost = network_text(status.network)
     idle = _once_a_project(status.id, amx_text(status.amx_idle, measured(status.levers)))
@@ -63,6 +65,7 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
 
 
 def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
+    """Return how the run ended and, after a failure, where to look."""
     subject = f"run {status.id}"
     size = f"{format_count(status.world_size, 'rank')} on {format_count(status.nodes, 'node')}"
     if status.has_moved:
@@ -104,7 +107,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
 
 
 def moved_text(status: RunStatus) -> str:
-    """` on node[1-2,4], without node3`, if attempts had different hosts."""
+    """Return ` on node[1-2,4], without node3` if attempts had different hosts, else an empty text."""
     if not status.has_moved:
         return ""
     gone = [host for attempt in status.attempts for host in attempt.hosts if host not in status.hosts]
@@ -113,7 +116,7 @@ def moved_text(status: RunStatus) -> str:
 
 
 def throughput_text(throughput: Throughput | None) -> str:
-    """`3.2 steps/s, 410 samples/s by DataLoader, 4 % waiting for data`; empty if not measured."""
+    """Return `3.2 steps/s, 410 samples/s by DataLoader, 4 % waiting for data`; empty if nothing was measured."""
     if throughput is None:
         return ""
     parts = [] if throughput.steps_per_s is None else [f"{_rate(throughput.steps_per_s)} steps/s"]
@@ -127,13 +130,16 @@ def throughput_text(throughput: Throughput | None) -> str:
 
 
 def short_group(status: RunStatus | None) -> str:
+    """Return that the ranks do not train together, and the command that says more; empty if they do, or it is not
+    known.
+    """
     if status is None or not describe_apart(status.group):
         return ""
     return Fix(f"its ranks do not train together: `ipexctl why {status.id}`")
 
 
 def network_text(network: NetworkCost | None) -> str:
-    """The network's share of a step, and what would reduce it; empty if small or unknown."""
+    """Return the network's share of a step, and what would reduce it; empty if it is small or unknown."""
     if network is None or network.share < ADVISED:
         return ""
     advice, over = network.advice, f" over {network.iface}" if network.iface else ""
@@ -149,6 +155,7 @@ def network_text(network: NetworkCost | None) -> str:
 
 
 def slow_text(status: RunStatus | None) -> str:
+    """Return which rank of a live run is slow, and the command that says more; empty if none is."""
     if status is None or status.slow is None or status.state != "running":
         return ""
     slow = status.slow
@@ -157,7 +164,7 @@ def slow_text(status: RunStatus | None) -> str:
 
 
 def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
-    """Ever shorter forms, longest first; empty if not measured."""
+    """Return ever shorter forms of the throughput, the longest first; empty if nothing was measured."""
     if throughput is None:
         return ()
     steps = "" if throughput.steps_per_s is None else f"{_rate(throughput.steps_per_s)} steps/s"
@@ -167,7 +174,7 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
 
 
 def progress_text(status: RunStatus) -> str:
-    """`step 40 of 300, loss 0.69, 0:52 left`; empty if nothing is known."""
+    """Return `step 40 of 300, loss 0.69, 0:52 left`; empty if nothing is known."""
     progress, parts = status.progress or TrainingProgress(), []
     if progress.epoch is not None and progress.epochs:  # the step may be counted in each epoch
         parts = [f"epoch {progress.epoch:g} of {progress.epochs:g}"]
@@ -179,7 +186,7 @@ def progress_text(status: RunStatus) -> str:
 
 
 def still_text(status: RunStatus, more: float = 0.0) -> str:
-    """`more`: seconds since the status."""
+    """Return that the numbers do not move; empty if they do. `more`: seconds since the status."""
     progress = status.progress
     if progress is None or progress.age is None or not progress.is_still:
         return ""
@@ -187,12 +194,15 @@ def still_text(status: RunStatus, more: float = 0.0) -> str:
 
 
 def unheard_text(status: RunStatus, more: float = 0.0) -> str:
+    """Return which hosts of a live run are not heard of; empty if all are. `more`: seconds since the status."""
     hosts, age = status.unheard
     return f"{fold(hosts)} not heard of for {rough_duration(age + more)}" if hosts and not status.is_over else ""
 
 
 def short_throughput(throughput: Throughput | None) -> str:
-    """`52000 tokens/s` of a language model, else `410 samples/s`, or `3.2 steps/s` if samples are unknown."""
+    """Return `52000 tokens/s` of a language model, else `410 samples/s`, or `3.2 steps/s` if samples are unknown; or
+    empty.
+    """
     if throughput is None:
         return ""
     if throughput.tokens_per_s is not None:
@@ -203,12 +213,16 @@ def short_throughput(throughput: Throughput | None) -> str:
 
 
 def _rate(value: float) -> str:
+    """Format a rate with three digits."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def left_lines(run: str, node0: str, unseen: float | None, whose: str = "") -> tuple[str, str]:
-    """`unseen`: seconds since node0 last reported the run; 0 while it does, None if it never did. `whose`: names who
-    began a run of others."""
+    """Return where the run goes on, and how to stop it.
+
+    `unseen`: seconds since node0 last reported the run; 0 while it does, None if it never did. `whose`: who began the
+    run, if others did.
+    """
     if unseen is None:
         seen = f"{node0} has not answered, so it is not known whether run {run} continues"
     elif unseen:
@@ -223,14 +237,14 @@ def left_lines(run: str, node0: str, unseen: float | None, whose: str = "") -> t
 
 
 def format_state_counts(ranks: list[RankStatus]) -> str:
-    """`14 running, 2 failed`: worst state last."""
+    """Return `14 running, 2 failed`: the worst state comes last."""
     order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")
     counts = {state: sum(rank.state == state for rank in ranks) for state in order}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
 
 def duration(seconds: float) -> str:
-    """`0:07`, `12:34`, `1:02:03`, `3 d 04:05`."""
+    """Format seconds as `0:07`, `12:34`, `1:02:03` or `3 d 04:05`."""
     total = max(0, int(seconds))
     days, hours, minutes, remainder = total // 86400, total // 3600 % 24, total // 60 % 60, total % 60
     if days:
@@ -239,11 +253,13 @@ def duration(seconds: float) -> str:
 
 
 _SAID: Final = PathNotes("amx")
+"""What was said about AMX in each project."""
 _WORTH: Final = 1.1
 """Least speedup worth advising."""
 
 
 def _once_a_project(run: str, text: str) -> str:
+    """Return the text; empty if it was the last that runs of this project have shown, or if the run has no project."""
     if not text:
         return ""
     record = RunRegistry().get(run)
@@ -257,8 +273,11 @@ def _once_a_project(run: str, text: str) -> str:
 
 
 def amx_text(hosts: Mapping[str, str], levers: Sequence[Lever]) -> str:
-    """`hosts`: with AMX, and ranks that multiply in fp32; with their `HostPlan.hardware`. Empty without such a host, if
-    their measured gain is small, or if a profile has measured what bf16 would bring to this script."""
+    """Return that AMX is idle while the script multiplies in fp32, and what bf16 would bring.
+
+    `hosts`: those with AMX, whose ranks multiply in fp32 → their `HostPlan.hardware`. Empty without such a host, if
+    their measured gain is small, or if a profile has measured what bf16 would bring to this script.
+    """
     if not hosts or levers:
         return ""
     measured = product_speeds()
@@ -267,7 +286,7 @@ def amx_text(hosts: Mapping[str, str], levers: Sequence[Lever]) -> str:
     advice = "--fast lets it multiply in bf16, and a run with --profile measures what that would bring"
     if not known:
         return f"{text}: {advice}"
-    host, speeds = max(known.items(), key=lambda each: each[1].core_rounded / each[1].core_fp32)
+    host, speeds = max(known.items(), key=lambda entry: entry[1].core_rounded / entry[1].core_fp32)
     if speeds.core_rounded < _WORTH * speeds.core_fp32:
         return ""
     fp32, rounded = (f"{value / 1e9:.3g}" for value in speeds)

@@ -1,6 +1,8 @@
-"""Prints a run as events for programs: `--events` writes one JSON object per line to stdout, and text to stderr.
-docs/events.md lists the fields of each kind. A line is complete, written at once, and ASCII; the last is `end`, unless
-the reader left or a second signal came. No event has anything that `run --dry-run` hides: there are no variables.
+"""Print a run as events for programs: `--events` writes one JSON object per line to stdout, and text to stderr.
+
+docs/events.md lists the fields of each kind. A line is complete, written at once, and ASCII. The last one is `end`,
+unless the reader left or a second signal came. No event has anything that `run --dry-run` hides: there are no
+variables.
 """
 
 from __future__ import annotations
@@ -107,6 +109,10 @@ class FailureEvent(NamedTuple):
     def of(
         cls, failure: str, reason: str, *, first: Failure | None = None, attempt: int = 0, fix: str = ""
     ) -> FailureEvent:
+        """Return the event.
+
+        `first`: the first failure of the attempt; None if it is not known, or nothing was started.
+        """
         first = first or Failure(None, None)
         place = (first.rank, first.host, first.exit_code, first.signal, first.ranks)
         return cls(failure, attempt, *place, reason, fix)
@@ -122,21 +128,24 @@ KINDS: Final[Mapping[type[Event], str]] = {
     FailureEvent: "failure",
     RunDocument: "end",
 }
+"""Type of an event → its `kind`."""
 
 
 def event_text(event: Event, at: float | None) -> str:
+    """Return the line of an event. `at`: seconds since the epoch; None if unknown."""
     fields = _finite(encode(event))
     return _ENCODE({"schema": SCHEMA, "kind": KINDS[type(event)], "time": _finite_number(at), **fields}) + "\n"
 
 
 def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
+    """Print the events of a call that failed before a view was open."""
     now = time.time()
     failure = event_text(FailureEvent.of("not-started", reason, fix=fix), now)
     print_document(failure + event_text(RunDocument(call=CallDocument(exit_code, 0.0)), now))
 
 
 class EventsView:
-    """`cancel` is thrown if the output can't be written."""
+    """The view of --events. `cancel` is thrown if the output cannot be written."""
 
     figures_interval: Final = 2.0
     drops_output: Final = True
@@ -152,11 +161,15 @@ class EventsView:
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
         self._notes = NoteFilter()
         self._shown: RunStatus | None = None
+        """The last status; None before the first."""
         self._attempt = 0
+        """The attempt whose start was printed last."""
         self._failed: set[int] = set()
+        """Attempts whose failure was printed."""
 
     @property
     def broken(self) -> OSError | None:
+        """The error of the first output that could not be written; None without one."""
         return self._events.broken or self._words.broken
 
     def __enter__(self) -> EventsView:
@@ -174,9 +187,11 @@ class EventsView:
         self._words.finish()
 
     def fail(self, failure: str, reason: str, fix: str = "") -> None:
+        """Print that nothing was started, or that the run could not be followed."""
         self._print(FailureEvent.of(failure, reason, fix=fix))
 
     def watch(self, update: RunUpdate) -> None:
+        """Print an update of the run."""
         if isinstance(update, Chunk):
             self._on_chunk(update)
         elif isinstance(update, RunStatus):
@@ -194,15 +209,17 @@ class EventsView:
                 self._words.write_lines(fit_lines(end_lines(update.status, update.exit_code)))
 
     def stopping(self) -> None:
+        """Say on stderr that the run is being stopped."""
         write_to_terminal(STOPPING)
 
     def not_stopping(self) -> None:
-        """Nothing to do: the warning is an event."""
+        """Do nothing: the warning is an event."""
 
     def abandon(self) -> None:
-        """Nothing to do: complete lines are written at once."""
+        """Do nothing: complete lines are written at once."""
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
+        """Print the last event, `end`. `reason`: why the run was not followed to its end; empty if it was."""
         if reason:
             self.fail("not-followed", reason, fix)
         record, call = self.record, CallDocument(exit_code, round(time.monotonic() - self._began, 3))
@@ -211,6 +228,7 @@ class EventsView:
         self._events.finish()
 
     def _on_chunk(self, chunk: Chunk) -> None:
+        """Print the lines that a rank's output completes."""
         if chunk.rank not in self._ranks:
             return
         key = chunk.rank, chunk.stream
@@ -221,12 +239,14 @@ class EventsView:
         self._print_lines(lines, lines.prefixed.feed(chunk.data))
 
     def _print_lines(self, lines: _RankLines, complete: bytes) -> None:
+        """Print complete lines as events."""
         if not complete:
             return
         texts = complete[:-1].decode(errors="replace").split("\n")
         self._write(lines.events(texts))
 
     def _on_note(self, note: Note) -> None:
+        """Print a note of node0; a restart also begins an attempt."""
         if (text := self._notes.text_of(note)) is None:
             return
         is_warning = note.kind in ("gap", "group", "not-started", "changed-orders")
@@ -238,6 +258,7 @@ class EventsView:
             self._on_restart(attempt, note.at)
 
     def _on_status(self, status: RunStatus) -> None:
+        """Print the figures, and failures and restarts that this status is the first to show."""
         self._shown = status
         for attempt in status.attempts:
             if attempt.first_failure is None and attempt.reason:  # a job that began again
@@ -253,17 +274,20 @@ class EventsView:
             self._on_failure(status.attempt, first, status.reason, first.at if first is not None else status.ended)
 
     def _on_restart(self, attempt: int, at: float | None = None) -> None:
+        """Print that an attempt begins, once for each attempt."""
         if attempt > self._attempt:
             self._attempt = attempt
             self._print(StartEvent(attempt), at)
 
     def _on_failure(self, attempt: int, first: Failure | None, reason: str, at: float | None) -> None:
+        """Print that an attempt failed, once for each attempt."""
         if attempt not in self._failed:
             self._failed.add(attempt)
             failure = (first.kind if first is not None else "") or "lost"
             self._print(FailureEvent.of(failure, reason, first=first, attempt=attempt), at)
 
     def _host(self, rank: int) -> str:
+        """Return the host of a rank; empty if it is not known."""
         if self._shown is not None and self._shown.has_moved:
             return next((row.host for row in self._shown.ranks if row.rank == rank), "")
         hosts: Sequence[str] = self.record.plan.rank_hosts if self.record is not None else ()
@@ -283,10 +307,12 @@ class _RankLines:
         self.rank = rank
         self.prefixed = PrefixedLines(b"")
         self.at: float | None = None
+        """When node0 received the last data."""
         self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
         self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
 
     def events(self, texts: Sequence[str]) -> str:
+        """Return the events of these lines."""
         begin = self._head + _ENCODE(_finite_number(self.at)) + self._fields
         return "".join([f"{begin}{_ENCODE(text)}}}\n" for text in texts])
 
@@ -297,4 +323,5 @@ def _finite(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finite_number(value: float | None) -> float | None:
+    """Return the number; None for NaN and Infinity."""
     return value if value is None or value - value == 0 else None

@@ -1,4 +1,4 @@
-"""The loss curve of a run, from the lines that it prints, in bounded memory. Pure."""
+"""Keep the loss curve of a run, from the lines that it prints, in bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ipexctl.node.run.record.printed import PrintedFigures
 _RAISED: Final = "▁▂▃▄▅▆▇█"
 _PLAIN: Final = "_.-~=+*#"
 _MOST_POINTS: Final = 512
+"""Points of a curve."""
 
 
 class Curve:
@@ -24,6 +25,7 @@ class Curve:
         self._last = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
+        """Add a value that stands for `count` values. NaN and infinity are left out."""
         if not math.isfinite(value):
             return
         self._last = value
@@ -41,16 +43,22 @@ class Curve:
 
     @property
     def points(self) -> list[float]:
+        """The means so far, and the last value if it is not in them yet."""
         return [*self._points, self._last] if self._count else list(self._points)
 
 
 class Figures(PrintedFigures):
+    """Figures that ranks print, with the curve of the loss."""
+
     def __init__(self) -> None:
         super().__init__()
         self.curve = Curve()
 
     def read_line(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> float | None:
-        """`line`: one of `count` lines."""
+        """Read a line, which stands for `count` lines; return its loss, or None without one.
+
+        A loss from another source than before begins a new curve.
+        """
         before = self.loss_from
         loss = super().read_line(rank, line, unfinished=unfinished)
         if loss is not None:
@@ -60,7 +68,9 @@ class Figures(PrintedFigures):
 
 
 def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """At most `width` characters, scaled from lowest to highest."""
+    """Draw a curve with at most `width` characters, scaled from its lowest to its highest value; empty without
+    points.
+    """
     if not points or width < 1:
         return ""
     steps = _RAISED if unicode else _PLAIN

@@ -1,5 +1,7 @@
-"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState`. The log and the keys are dropped
-last. rich takes milliseconds to render the table, so header and table are made at most twice a second.
+"""The live view as a rich layout: header, ranks, log and keys. Pure: reads a `RunState`.
+
+If the terminal is small, the log and the keys are dropped last. rich takes milliseconds to render the table, so header
+and table are made at most twice a second.
 """
 
 from __future__ import annotations
@@ -40,25 +42,35 @@ _STATE_STYLE: Final = {
     "stopped": "yellow", "unknown": "dim",
 }  # fmt: skip
 _ROWS_PER_ENTRY: Final = 4
+"""Rows of the terminal that a line of output may take."""
 _SILENT: Final = 9.0
+"""Seconds without an event from node0 after which the view says so."""
 _LATE: Final = 1000
 """The view says that it lags once it is this many lines and two seconds behind; less is still on the way."""
 _TABLE_FROM: Final = 10
+"""Least height of a terminal with a table."""
 _PANEL_FROM: Final = 20
+"""Least height of a terminal with a frame around the header."""
 _PROGRESS_FROM: Final = 72
+"""Least width of a terminal with a curve."""
 _CURVE_WIDTH: Final = 60
 _LEAST_DRAWN: Final = 8
+"""Columns that a bar or curve needs."""
 _GAP: Final = 2
 _TOP_SECONDS: Final = 0.5
+"""Seconds for which header and table are kept."""
 
 
 class Frame:
+    """Makes the layouts of a live view."""
+
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._top: list[Layout] = []
         self._top_key: tuple[object, ...] = ()
 
     def compose(self, width: int, height: int, now: float) -> Layout:
+        """Return the layout of the whole terminal. `now`: the time of the tick."""
         state = self._state
         controls, states = state.controls, tuple(row.status.state for row in state.rows.values())
         key = (int(now / _TOP_SECONDS), width, height, controls.ranks, controls.stopping, state.status.state, states)
@@ -75,6 +87,7 @@ class Frame:
         return screen
 
     def _compose_top(self, width: int, height: int, now: float) -> None:
+        """Make header and table."""
         header, header_height = _header(self._state, width, height, now)
         self._top = [Layout(_Held(header), size=header_height)] if header_height else []
         if height >= _TABLE_FROM:
@@ -83,6 +96,8 @@ class Frame:
 
 
 class _Held:
+    """Something that rich renders only once."""
+
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
         self._segments: list[Segment] | None = None
@@ -94,6 +109,7 @@ class _Held:
 
 
 def _header(state: RunState, width: int, height: int, now: float) -> tuple[RenderableType, int]:
+    """Return the header and its height in rows."""
     run = f"run {printable(state.tag or state.status.id)}"
     if height <= 2:
         return "", 0
@@ -115,6 +131,10 @@ def _header(state: RunState, width: int, height: int, now: float) -> tuple[Rende
 
 
 def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room: bool = False) -> list[RenderableType]:
+    """Return the lines of the header.
+
+    `run`: its name; empty if the frame has it. `has_room`: True if a further line fits.
+    """
     status = state.status
     name, style = ("stopping", "bold yellow") if state.controls.stopping else (status.state, _STATE_STYLE[status.state])
     text = Text.assemble((name, style), f"  {duration(state.elapsed(now))}")
@@ -139,6 +159,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room
 
 
 def _totals(state: RunState) -> Text:
+    """Return states, lines per second, busy cores and memory of all ranks together."""
     ranks = [row.status for row in state.rows.values()]
     has_trouble = any(rank.state in {"failed", "lost"} for rank in ranks)
     parts = [f"{state.rate:,.0f} lines/s"]
@@ -152,8 +173,10 @@ def _totals(state: RunState) -> Text:
 
 
 def _progress(state: RunState, width: int, now: float, *, has_room: bool) -> list[RenderableType]:
-    """Loss, step and speed; shorter, or on two lines, if they don't fit. No speed while numbers do not move, or a host
-    does not answer. `has_room`: true if a second line fits."""
+    """Return loss, step and speed; shorter, or on two lines, if they do not fit.
+
+    No speed is shown while the numbers do not move, or a host does not answer. `has_room`: True if a second line fits.
+    """
     figures, status = state.figures, state.status
     progress = figures.over(status.progress) or TrainingProgress()
     still = still_text(status, state.since_status(now)) if status.state == "running" else ""
@@ -163,6 +186,7 @@ def _progress(state: RunState, width: int, now: float, *, has_room: bool) -> lis
     room = width
 
     def add(cell: RenderableType, ratio: int | None = None) -> None:
+        """Add a cell to the line."""
         nonlocal room
         grid.add_column(no_wrap=True, ratio=ratio)
         cells.append(cell)
@@ -200,6 +224,8 @@ def _progress(state: RunState, width: int, now: float, *, has_room: bool) -> lis
 
 
 class _Curve:
+    """A curve, as wide as rich lets it be."""
+
     def __init__(self, points: Sequence[float]) -> None:
         self._points = points
 
@@ -209,12 +235,14 @@ class _Curve:
 
 
 def _bar(done: float, total: float, *, width: int | None = None, style: str = "green") -> ProgressBar:
+    """Return a bar."""
     return ProgressBar(
         total=total, completed=done, width=width, style="bright_black", complete_style=style, finished_style=style
     )
 
 
 def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, int]:
+    """Return the table of ranks and its height in rows."""
     rows = [row for row in state.rows.values() if row.status.rank in state.controls.ranks]
     shown = shown_rows(rows, height if len(rows) <= height else height - 1)
     hidden = [row for row in rows if row not in shown]
@@ -252,7 +280,10 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
 
 
 def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
-    """Rows that fit: failed ranks first, then those with most output, some of every host. Ties are in rank order."""
+    """Return the rows that fit: failed ranks first, then those with most output, some of every host.
+
+    Ties are in rank order.
+    """
     if len(rows) <= room:
         return list(rows)
     index_on_host: dict[int, int] = {}
@@ -261,6 +292,7 @@ def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
         index_on_host[row.status.rank] = hosts[row.status.host] = hosts.get(row.status.host, -1) + 1
 
     def weight(row: Row) -> tuple[int, int, int, int]:
+        """Return the sort key of a row."""
         # By magnitude: ranks of about the same rate would swap their rows all the time.
         busy = 1 + max(0, int(row.rate).bit_length() - 1) // 3 if row.rate else 0
         return _trouble(row), -busy, index_on_host[row.status.rank], row.status.rank
@@ -270,15 +302,17 @@ def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
 
 
 def _trouble(row: Row) -> int:
+    """Return 0 for a failed rank, and more the less a rank needs attention."""
     return {"failed": 0, "lost": 1, "running": 2, "starting": 2, "unknown": 2}.get(row.status.state, 3)
 
 
 def _memory(size: float) -> str:
-    """At most seven characters: `12.3 GB`. An exited rank has a few bytes, or none."""
+    """Format memory with at most seven characters, as `12.3 GB`. An exited rank has a few bytes, or none."""
     return readable(size) if size >= 1000 else "0 kB"
 
 
 def _state_text(row: Row) -> str:
+    """Return what the column of states shows; of a failed rank its signal or exit code."""
     status = row.status
     if status.state == "failed" and status.signal:
         return signal_name(status.signal)
@@ -290,6 +324,7 @@ def _state_text(row: Row) -> str:
 
 
 def _log_title(state: RunState) -> Rule:
+    """Return the line above the log: which ranks it shows, how many lines there are, and what is left out."""
     controls = state.controls
     parts = ["all ranks" if controls.ranks.has_all else f"ranks {controls.ranks}", format_count(state.lines, "line")]
     if state.late > max(_LATE, 2 * state.rate):
@@ -303,6 +338,8 @@ def _log_title(state: RunState) -> Rule:
 
 
 class _Log:
+    """The newest lines that fit."""
+
     def __init__(self, state: RunState) -> None:
         self._state = state
 
@@ -318,6 +355,7 @@ class _Log:
             yield Segment.line()
 
     def _entries(self) -> Iterator[LogLine]:
+        """Return the lines to show, the newest first, from the place to which the user scrolled."""
         entries = newest(self._state.entries(), self._state.controls.ranks)
         for _ in range(self._state.controls.scrolled):
             next(entries, None)
@@ -325,6 +363,7 @@ class _Log:
 
 
 def _entry_rows(entry: LogLine, console: Console, options: ConsoleOptions, width: int) -> list[list[Segment]]:
+    """Return the rows of a line of output. They are kept with the line as long as they are right."""
     key = (width, len(entry.ranks))
     if entry.rendered is None or entry.rendered[0] != key:
         text = Text("\n").join(_wrapped(entry, console, width))
@@ -334,7 +373,7 @@ def _entry_rows(entry: LogLine, console: Console, options: ConsoleOptions, width
 
 
 def _wrapped(entry: LogLine, console: Console, width: int) -> list[Text]:
-    """Wrap to at most four rows, all but the first indented by the prefix."""
+    """Wrap a line to at most four rows. All but the first are indented by the prefix."""
     if entry.stream is None:
         prefix = Text("ipexctl: ", "bold blue")
     elif entry.stream == "stderr":
@@ -356,6 +395,7 @@ def _wrapped(entry: LogLine, console: Console, width: int) -> list[Text]:
 
 
 def _footer(state: RunState) -> RenderableType:
+    """Return the last line: a question, or the keys."""
     controls = state.controls
     if controls.mode == "filtering":
         hint = controls.error or "Enter shows them, Escape cancels"
@@ -381,6 +421,7 @@ def _footer(state: RunState) -> RenderableType:
 
 
 def _help() -> RenderableType:
+    """Return the help."""
     grid = Table.grid(padding=(0, 2))
     for key, action in HELP:
         grid.add_row(Text(key, "bold"), Text(action))
@@ -388,6 +429,7 @@ def _help() -> RenderableType:
 
 
 def _ends(left: Text, right: Text) -> Table:
+    """Return a row with one text on the left and one on the right."""
     grid = Table.grid(expand=True)
     grid.add_column(no_wrap=True, ratio=1)
     grid.add_column(no_wrap=True, justify="right")
@@ -396,13 +438,13 @@ def _ends(left: Text, right: Text) -> Table:
 
 
 def _cut(text: Text) -> Text:
-    """One line that ends in an ellipsis if it does not fit."""
+    """Return the text as one line, which ends in an ellipsis if it does not fit."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
 def _head(line: str, width: int) -> str:
-    """A long command line begins with the name of its script, without its directory."""
+    """Shorten a command line: it then begins with the name of its script, without the directory."""
     if cell_len(line) <= width:
         return line
     first, space, rest = line.partition(" ")
@@ -411,7 +453,7 @@ def _head(line: str, width: int) -> str:
 
 
 def _middle(text: str, width: int) -> str:
-    """Cut in the middle, because a host name has its name at the start and its number at the end."""
+    """Cut a text in the middle: a host name has its name at the start and its number at the end."""
     if cell_len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -419,6 +461,7 @@ def _middle(text: str, width: int) -> str:
 
 
 def _count(rate: float) -> str:
+    """Format a rate of lines with at most seven characters."""
     if rate >= 100_000:
         return f"{rate / 1000:,.0f}k"
     return f"{rate:,.0f}" if rate >= 9.95 or not rate else f"{rate:.1f}"

@@ -1,5 +1,7 @@
-"""The live view of a run: a thread that draws `RunState` five times a second and reads keys. The terminal is restored
-however the view ends. Output waits in bounded memory, then the follower waits, but never the run.
+"""The live view of a run: a thread that draws `RunState` five times a second and reads keys.
+
+The terminal is restored however the view ends. Output waits in bounded memory; if that is full, the follower waits, but
+never the run.
 """
 
 from __future__ import annotations
@@ -32,24 +34,31 @@ from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.state import Controls, RunState, read_keys
 
 _TICK: Final = 0.1
+"""Seconds between looks at events and keys."""
 _FRAME: Final = 0.2
+"""Seconds between frames."""
 _MOST_WAITING: Final = 32 << 20
 """Bytes of output that may wait for the view; beyond that, the follower waits, but never the run."""
 _LAST_LINES: Final = 8
+"""Lines of output that are printed when the view closes."""
 _LONGEST_LAST_LINE: Final = 500
-"""Characters. All that is printed at the end fits a stuck terminal's buffer: 4 KiB and more."""
+"""Characters of one of these lines.
+
+All that is printed at the end fits the buffer of a stuck terminal: 4 KiB and more.
+"""
 
 
 class LiveRun:
-    """Shows a run until it ends or the user detaches; leaving the context restores the terminal. `watch` takes chunks
-    from one thread, notices from any. `on_stop` and `on_detach` are called from the view's thread, once per key. Enter
-    it in the main thread, for Ctrl-Z.
+    """Shows a run until it ends or the user detaches. Leaving the context restores the terminal.
+
+    `watch` takes chunks from one thread, notices from any. `on_stop` and `on_detach` are called from the view's thread,
+    once per key. Enter the context in the main thread, for Ctrl-Z.
     """
 
     figures_interval: Final = 0.5
     drops_output: Final = False
     broken: Final = None
-    """A lost terminal sends SIGHUP."""
+    """stdout is a terminal; if it is lost, SIGHUP comes."""
 
     def __init__(
         self,
@@ -108,6 +117,7 @@ class LiveRun:
             self._print_end()
 
     def watch(self, event: RunUpdate) -> None:
+        """Take an update. Blocks while too much output waits. Raises the error of the view's thread."""
         if self._error is not None:
             raise self._error
         if not self._thread.is_alive():
@@ -120,11 +130,12 @@ class LiveRun:
                 self._drained.wait(_TICK)
 
     def stopping(self) -> None:
-        """Safe in a signal handler; text that the handler wrote is painted over."""
+        """Show that the run is being stopped. Safe in a signal handler; text that the handler wrote is painted over."""
         self.state.controls.stopping = True
         self._must_reenter = True
 
     def not_stopping(self) -> None:
+        """Show that the run goes on."""
         self.state.controls.stopping = False
         self.state.changed = True
 
@@ -134,9 +145,10 @@ class LiveRun:
         self._terminal.leave(0.1)
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
-        """Nothing to do: the run's end was already printed when the screen was restored."""
+        """Do nothing: the end of the run was printed when the terminal was restored."""
 
     def _show(self) -> None:
+        """Draw until the view closes. The view's thread."""
         try:
             self._loop()
         except OSError:  # the terminal is gone; its SIGHUP is handled elsewhere
@@ -147,6 +159,7 @@ class LiveRun:
             self._terminal.leave()
 
     def _loop(self) -> None:
+        """Take updates, draw, and read keys, until the run ends or the view closes."""
         drawn = -1.0
         second = -1
         while True:
@@ -169,6 +182,7 @@ class LiveRun:
                 return
 
     def _ready(self) -> bool:
+        """True if the view may draw: the process is in the foreground and has the screen."""
         if self._suspended or not self._terminal.in_foreground:
             return False
         if not self._terminal.entered or self._must_reenter:
@@ -178,6 +192,7 @@ class LiveRun:
         return True
 
     def _process_events(self) -> None:
+        """Take the updates that have come."""
         processed = 0
         for _ in range(len(self._events)):
             event = self._events.popleft()
@@ -188,6 +203,7 @@ class LiveRun:
         self._drained.set()
 
     def _handle_key(self, key: str) -> None:
+        """React to a key."""
         action = self.state.controls.press(key)
         self.state.changed = True
         if action == "stop":
@@ -197,6 +213,7 @@ class LiveRun:
             self._on_detach()
 
     def _suspend(self, number: int, _: FrameType | None) -> None:
+        """Leave the screen for Ctrl-Z, and stop the process."""
         self._suspended = True
         self._terminal.leave()
         signal.signal(number, signal.SIG_DFL)
@@ -205,9 +222,11 @@ class LiveRun:
         self._suspended = False
 
     def _resume(self, *_: object) -> None:
+        """Draw everything again after SIGCONT."""
         self._must_reenter = True
 
     def _print_end(self) -> None:
+        """Print the last lines of output and the end of the run."""
         ended = self.state.ended
         if ended is not None:
             for line in self.state.last_lines(_LAST_LINES):
@@ -226,25 +245,32 @@ _OWN_MODES: Final = termios.ECHO | termios.ICANON
 
 
 class Terminal:
-    """On stdout, and on stdin if that is a terminal. One thread paints; any thread may call `leave`. No write waits for
-    the terminal. Not `rich.live.Live`: it writes with its lock held, so a stuck terminal blocks its `stop`.
+    """The screen: stdout, and the keyboard if stdin is a terminal.
+
+    One thread paints; any thread may call `leave`. No write waits for the terminal. rich's own `Live` writes with its
+    lock held, so a stuck terminal would block its `stop`.
     """
 
     def __init__(self) -> None:
         self._out = _non_blocking(sys.stdout.fileno())
         self.keyboard: int | None = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        """Descriptor of the keyboard; None without one."""
         self._console = Console(
             file=sys.stdout, force_terminal=True, no_color=are_colors_off() or None, highlight=False
         )
         self._lock = threading.RLock()
         self._before: list[Any] | None = None
+        """Modes of the terminal before the view; None before it is entered."""
         self.entered = False
+        """True while the view has the screen."""
         self._shown: list[list[Segment]] = []
         self._size = (0, 0)
         self._pending = memoryview(b"")
+        """What the terminal has not taken yet."""
 
     @property
     def size(self) -> tuple[int, int]:
+        """Columns and rows."""
         with contextlib.suppress(OSError):
             width, height = os.get_terminal_size(self._out)
             if width and height:
@@ -253,6 +279,7 @@ class Terminal:
 
     @property
     def in_foreground(self) -> bool:
+        """True if the terminal belongs to this process, not to another job of the shell."""
         try:
             return os.tcgetpgrp(self._out) == os.getpgrp()
         except OSError:  # not the controlling terminal, so no other job uses it
@@ -260,10 +287,11 @@ class Terminal:
 
     @property
     def free(self) -> bool:
+        """True if the terminal has taken the last frame."""
         return not self._pending
 
     def enter(self) -> None:
-        """Take the screen; again after another program used it."""
+        """Take the screen, also after another program used it."""
         with self._lock:
             if self.keyboard is not None:
                 modes = termios.tcgetattr(self.keyboard)
@@ -279,7 +307,7 @@ class Terminal:
             self._pending = memoryview(_ENTER)
 
     def leave(self, timeout: float = 0.5) -> None:
-        """Restore the screen; drops output not taken after `timeout` seconds."""
+        """Restore the screen. Output that the terminal has not taken after `timeout` seconds is dropped."""
         acquired = self._lock.acquire(timeout=0.5)
         try:
             if not self.entered:
@@ -296,12 +324,14 @@ class Terminal:
                 self._lock.release()
 
     def _restore_modes(self) -> None:
+        """Turn echo on again, and drop keys that were typed for the view."""
         if self.keyboard is not None and self._before is not None:
             with contextlib.suppress(termios.error, OSError):
                 termios.tcflush(self.keyboard, termios.TCIFLUSH)  # keys typed for the view must not reach the shell
                 termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
 
     def paint(self, renderable: RenderableType, width: int, height: int) -> None:
+        """Write the lines that have changed since the last frame."""
         lines = self._console.render_lines(renderable, self._console.options.update_dimensions(width, height))
         with self._lock:
             if not self.entered:
@@ -321,7 +351,10 @@ class Terminal:
             self._push()
 
     def wait(self, seconds: float, wake: int) -> bytes:
-        """Bytes typed within `seconds`; meanwhile writes the rest of a frame. `wake` ends the wait."""
+        """Return the bytes typed within `seconds`; meanwhile, write the rest of a frame.
+
+        `wake`: a descriptor that ends the wait.
+        """
         readers = [wake] if self.keyboard is None or not self.entered else [wake, self.keyboard]
         readable, writable, _ = select.select(readers, [self._out] if self._pending else [], [], seconds)
         if writable:
@@ -335,20 +368,23 @@ class Terminal:
         return data
 
     def _push(self) -> None:
+        """Write as much of the frame as the terminal takes."""
         with contextlib.suppress(BlockingIOError):
             while self._pending and self._is_writable(0):
                 self._pending = self._pending[os.write(self._out, self._pending[:_PIECE]) :]
 
     def close(self) -> None:
+        """Close the descriptor."""
         if self._out != sys.stdout.fileno():
             os.close(self._out)
 
     def _is_writable(self, timeout: float) -> bool:
+        """True if the terminal takes bytes within `timeout` seconds."""
         return bool(select.select([], [self._out], [], timeout)[1])
 
 
 def _non_blocking(descriptor: int) -> int:
-    """A non-blocking descriptor of the same terminal; `descriptor` is shared with other processes."""
+    """Return a non-blocking descriptor of the same terminal. `descriptor` itself is shared with other processes."""
     try:
         return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:  # the terminal belongs to another account: after `su`, for example

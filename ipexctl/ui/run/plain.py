@@ -1,5 +1,6 @@
 """Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, or one JSON document for `logs --json`.
-Messages and notes of ipexctl go to stderr without prefix; no line of a script is taken for one.
+
+Messages and notes of ipexctl go to stderr without a prefix, so no line of a script can be taken for one.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ _BEGIN: Final = (
     % ((_OF_TORCH,) * 4)
 ) + rb"(?:%b[ \t].*\n)*" % _OF_TORCH
 _COMPLETE: Final = re.compile(_BEGIN + _OF_TORCH + rb"(?P<last>\S.*)\n", re.MULTILINE)
+"""A traceback with its exception."""
 _UNFINISHED: Final = re.compile(_BEGIN + rb"\Z", re.MULTILINE)
+"""The beginning of a traceback whose exception has not come yet."""
 _MOST: Final = 1 << 20
-"""Bytes that wait for their end."""
+"""Bytes of a traceback that wait for its exception."""
 
 
 class RunView(Protocol):
-    """Shows a run that `commands/watch.py` follows. Updates come from one thread, notices from any. A view may block
-    `watch`, as a blocked reader does; the follower then waits, but never the run.
+    """Shows a run that `commands/watch.py` follows.
+
+    Updates come from one thread, notices from any. A view may block `watch`, as a blocked reader does; the follower
+    then waits, but never the run.
     """
 
     @property
@@ -61,19 +66,24 @@ class RunView(Protocol):
         """Show an update."""
 
     def stopping(self) -> None:
-        """The first signal stops the run. Called in a signal handler."""
+        """Show that the first signal stops the run. Called in a signal handler."""
 
     def not_stopping(self) -> None:
-        """The run could not be stopped, and continues."""
+        """Show that the run could not be stopped, and goes on."""
 
     def abandon(self) -> None:
-        """The second signal ends the process at once. Called in a signal handler."""
+        """Get ready for the second signal, which ends the process at once. Called in a signal handler."""
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
-        """`status`: the final one, if known; `reason`: why the run was not followed to its end."""
+        """Show the end of the call.
+
+        `status`: the final one; None if it is not known. `reason`: why the run was not followed to its end; empty if it
+        was.
+        """
 
 
 _OF_THE_RUN: Final = ("restart", "checkpoint", "group", "job-limit", "changed-orders")
+"""Kinds of notes that are in the output of every rank."""
 
 
 class NoteFilter:
@@ -83,7 +93,7 @@ class NoteFilter:
         self._shown: set[tuple[str, str]] = set()
 
     def text_of(self, note: Note) -> str | None:
-        """None if it was shown for another rank."""
+        """Return the text of the note; None if it was shown for another rank."""
         text = note_sentence(note)
         if note.kind not in _OF_THE_RUN:
             return f"rank {note.rank}, {note.stream}: {text}"
@@ -100,12 +110,13 @@ def wants_live(*, plain: bool) -> bool:
 
 
 def check_terminal() -> None:
+    """Refuse --live if stdout is no terminal."""
     if not sys.stdout.isatty():
         raise UserError("--live needs a terminal, and stdout is not one", fix="remove --live, or use --plain")
 
 
 def format_time(at: float | None) -> str:
-    """`2026-11-21T12:46:23.123+01:00`, in the control machine's zone; `-` if unknown."""
+    """Return `2026-11-21T12:46:23.123+01:00`, in the zone of the control machine; `-` if the time is unknown."""
     if at is None:
         return "-"
     try:
@@ -115,9 +126,11 @@ def format_time(at: float | None) -> str:
 
 
 class PlainRun(OutputPipes):
-    """A blocked reader of stdout blocks `watch`, and so the follower, but never the run. After `cancel` is thrown,
-    output that does not fit is dropped. If an output can't be written, `cancel` is thrown and `broken` is the error.
-    `folds`: show a traceback that several ranks print once.
+    """The plain view of a run.
+
+    A blocked reader of stdout blocks `watch`, and so the follower, but never the run. After `cancel` is thrown, output
+    that does not fit is dropped. If an output cannot be written, `cancel` is thrown and `broken` is the error. `folds`:
+    show a traceback that several ranks print only once.
     """
 
     figures_interval: Final = 10.0
@@ -137,6 +150,7 @@ class PlainRun(OutputPipes):
         self._quiet = quiet
         self._timestamps = timestamps
         self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
+        """(rank, stream) → its lines; empty if neither output nor a note of a shown rank came."""
         self._notes = NoteFilter()
         self._tracebacks = Tracebacks() if folds else None
 
@@ -147,18 +161,20 @@ class PlainRun(OutputPipes):
         self.close()
 
     def stopping(self) -> None:
+        """Say on stderr that the run is being stopped."""
         write_to_terminal(STOPPING)
 
     def not_stopping(self) -> None:
-        """The lines go on."""
+        """Do nothing: the lines go on."""
 
     def abandon(self) -> None:
-        """The terminal is as it was."""
+        """Do nothing: the terminal is as it was."""
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
-        """All is printed."""
+        """Do nothing: everything is printed."""
 
     def watch(self, event: RunUpdate) -> None:
+        """Print an update."""
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
                 key = event.rank, event.stream
@@ -179,31 +195,35 @@ class PlainRun(OutputPipes):
                 self.print(*fit_lines(end_lines(event.status, event.exit_code)))
 
     def _on_note(self, note: Note) -> None:
+        """Print a note of node0."""
         if note.rank in self._ranks:
             self.lines.setdefault((note.rank, note.stream), PrefixedLines(self._prefix(note.rank, note.stream)))
             if text := self._notes.text_of(note):
                 self.print(text)
 
     def close(self) -> None:
-        """Print unfinished lines and wait until all is written, only briefly after cancellation."""
+        """Print unfinished lines and wait until everything is written; only briefly after a cancellation."""
         self._flush()
         super().close()
 
     def _flush(self) -> None:
+        """Print unfinished lines."""
         for key, lines in sorted(self.lines.items()):
             self._write_lines(*key, lines.flush(), is_over=True)
 
     def _write_lines(self, rank: int, stream: StreamName, lines: bytes, *, is_over: bool = False) -> None:
+        """Print complete lines. `is_over`: True if no more lines follow, so no traceback waits for its exception."""
         if self._tracebacks is not None and stream == "stderr":
             lines = self._tracebacks.feed(rank, self.lines[rank, stream].prefix, lines, is_over=is_over)
         self.write(stream, lines)
 
     def _prefix(self, rank: int, stream: StreamName) -> bytes:
+        """Return what is put in front of a rank's line."""
         return self.prefix(stream, f"[{rank}]")
 
 
 class JsonLog(OutputPipes):
-    """Written while lines arrive. `reason` says why lines may be missing."""
+    """The document of `logs --json`, written while lines arrive. `reason` says why lines may be missing."""
 
     def __init__(self, record: RunRecord, cancel: Cancel) -> None:
         super().__init__(cancel)
@@ -223,6 +243,7 @@ class JsonLog(OutputPipes):
         self.close()
 
     def watch(self, event: RunUpdate) -> None:
+        """Write the lines that an update completes."""
         if isinstance(event, Note):
             self.lines.setdefault((event.rank, event.stream), (PrefixedLines(b""), event.at))
             self._write_lines(event.rank, event.stream, event.at, event.data, note=event.kind)
@@ -236,6 +257,7 @@ class JsonLog(OutputPipes):
     def _write_lines(
         self, rank: int, stream: StreamName, at: float | None, lines: bytes, *, note: str | None = None
     ) -> None:
+        """Write lines. `note`: kind of the note that they are; None for output."""
         host = self._hosts[rank] if rank < len(self._hosts) else ""
         for line in lines.removesuffix(b"\n").split(b"\n") if lines else ():
             text = line.decode(errors="replace")
@@ -250,24 +272,31 @@ class JsonLog(OutputPipes):
 
 
 class Tracebacks:
-    """Folds a traceback that another rank has already printed into one line. The record keeps each rank's own lines."""
+    """Folds a traceback that another rank has already printed into one line.
+
+    The record of the run keeps the lines of each rank.
+    """
 
     def __init__(self) -> None:
         self._first: dict[bytes, int] = {}
         self._held: dict[int, bytes] = {}
 
     def feed(self, rank: int, prefix: bytes, lines: bytes, *, is_over: bool) -> bytes:
-        """What to show of complete lines, each behind `prefix`. Lines of a traceback wait for its exception."""
+        """Return what to show of complete lines, each behind `prefix`.
+
+        The lines of a traceback wait for its exception.
+        """
         text = self._held.pop(rank, b"") + (b"\n" + lines).replace(b"\n" + prefix, b"\n")[1:]
-        text = _COMPLETE.sub(lambda found: self._fold(rank, found), text)
+        text = _COMPLETE.sub(lambda match: self._fold(rank, match), text)
         if not is_over and len(text) < _MOST and (unfinished := _UNFINISHED.search(text)):
             self._held[rank] = unfinished[0]
             text = text[: unfinished.start()]
         return re.sub(rb"(?m)^(?!\Z)", lambda _: prefix, text)
 
-    def _fold(self, rank: int, found: re.Match[bytes]) -> bytes:
+    def _fold(self, rank: int, traceback: re.Match[bytes]) -> bytes:
+        """Return the traceback, or the line that names the rank which has printed the same."""
         if len(self._first) > 100:
             self._first.clear()
-        text = re.sub(rb"(?m)^" + _OF_TORCH, b"", found[0])
+        text = re.sub(rb"(?m)^" + _OF_TORCH, b"", traceback[0])
         first = self._first.setdefault(text[text.index(b"Traceback") :], rank)
-        return found[0] if first == rank else b"the same traceback as rank %d: %b\n" % (first, found["last"])
+        return traceback[0] if first == rank else b"the same traceback as rank %d: %b\n" % (first, traceback["last"])

@@ -1,5 +1,6 @@
-"""Slow ranks and links of a run, as text for `why` and the page of a run, and as JSON. A fix only inspects, or changes
-how the next run starts; it never ends a process, which may be a colleague's.
+"""Describe slow ranks and links of a run for `why` and the page of a run, as text and as JSON.
+
+A fix only inspects, or changes how the next run starts. It never ends a process, which may be a colleague's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ipexctl.ui.message_output import fold_fix, fold_text, paint
 from ipexctl.ui.run.end_of_run import amx_text, network_text
 
 _MOST_SHOWN: Final = 3
+"""Slow ranks and links that a text describes; the others are counted."""
 _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "insufficient": "cause"}
 _NO_VERDICT: Final = {
     "no-windows": (
@@ -42,6 +44,7 @@ _NO_VERDICT: Final = {
     "not-together": ("its ranks do not step together", "compare their throughput: `ipexctl ps --json`"),
     "one-rank": ("it has only one rank", "see where it is: `ipexctl why {run} --stacks`"),
 }
+"""Why ranks cannot be compared → the sentence and the fix, for a live run."""
 _FIX_WHEN_OVER: Final = {
     "no-windows": "ipexctl counts the steps of torch's optimizers, unless the run has --no-meter",
     "too-short": (
@@ -50,6 +53,7 @@ _FIX_WHEN_OVER: Final = {
     "no-own-time": "for its throughput: `ipexctl why {run}`",
     "one-rank": "for its throughput: `ipexctl why {run}`",
 }
+"""The same → the fix, if the run is over and it is another one."""
 _SPINS: Final = (
     "ranks that wait under oneCCL and MPI use their processor, too: a slow rank shows only if it waits for a processor "
     "or for data, not if it has more work or a slow processor"
@@ -57,19 +61,22 @@ _SPINS: Final = (
 
 
 class ToldRun(NamedTuple):
-    """On it depend the tense of sentences, and what can be typed."""
+    """A run, and whether it is over: the tense of the sentences and the commands to type depend on it."""
 
     record: RunRecord
     is_over: bool
 
     @classmethod
     def of(cls, answer: WhyResult) -> ToldRun:
+        """Return the run of an answer of `why`."""
         return cls(answer.record, answer.state in FINAL)
 
 
 def sentence_of(findings: Sequence[SlowFinding], run: ToldRun) -> str:
-    """Return `rank 3 on node2 is slow: …` or `ranks 2-3 on node2 are slow: …`, with percent and time. `findings`: of
-    one host, the worst first."""
+    """Return `rank 3 on node2 is slow: …` or `ranks 2-3 on node2 are slow: …`, with percent and time.
+
+    `findings`: of one host, the worst first.
+    """
     start, end = min(found.start for found in findings), max(found.end for found in findings)
     verb, when = _verb_and_time(replace(findings[0], start=start, end=end), run)
     percent = f"{max(found.percent for found in findings):.0f} % of a step longer than the other ranks', {when}"
@@ -79,25 +86,28 @@ def sentence_of(findings: Sequence[SlowFinding], run: ToldRun) -> str:
     return f"{name_ranks(findings)} {plural} slow: their own time {verb} up to {percent}"
 
 
-def _verb_and_time(found: SlowFinding | LinkFinding, run: ToldRun) -> tuple[str, str]:
-    since, until = format_clock(found.start), format_clock(found.end)
-    return ("is", f"since {since}") if found.is_current and not run.is_over else ("was", f"from {since} to {until}")
+def _verb_and_time(finding: SlowFinding | LinkFinding, run: ToldRun) -> tuple[str, str]:
+    """Return `is` and since when, or `was` and from when to when."""
+    since, until = format_clock(finding.start), format_clock(finding.end)
+    return ("is", f"since {since}") if finding.is_current and not run.is_over else ("was", f"from {since} to {until}")
 
 
-def cost_of(found: SlowFinding, ranks: int) -> str:
-    without, lost = "it" if ranks == 1 else "them", rough_duration(found.cost_seconds)
-    return f"without {without}, steps would take up to {found.cost_percent:.0f} % less time: {lost} were lost"
+def cost_of(finding: SlowFinding, ranks: int) -> str:
+    """Return how much time the slow ranks cost."""
+    without, lost = "it" if ranks == 1 else "them", rough_duration(finding.cost_seconds)
+    return f"without {without}, steps would take up to {finding.cost_percent:.0f} % less time: {lost} were lost"
 
 
-def reason_of(found: SlowFinding) -> str:
-    evidence, snapshot = found.evidence, found.evidence.look
+def reason_of(finding: SlowFinding) -> str:
+    """Return why the rank is slow, with the figures that show it."""
+    evidence, snapshot = finding.evidence, finding.evidence.look
     who = "ranks" if _is_of_run(snapshot) else "programs"
     queue = f"its main thread waited longer for a processor, by {_percent(evidence.queue_more)} of the time"
     compute = f"it ran longer on its processor, by {_percent(evidence.cpu_more)} of the time"
     samples = 100 * ((evidence.samples_ratio or 1) - 1)
     reasons: dict[CauseKind, str] = {
         "other-programs": f"other {who} use its cores: {_programs(snapshot)}; {queue}"
-        if found.cause.confidence == "likely"
+        if finding.cause.confidence == "likely"
         else f"other programs, other ranks or a limit of its processor time (which one is unknown): {queue}",
         "slower-cores": f"its cores are slower than the other hosts': {evidence.mhz or 0:.0f} MHz, the others "
         f"{evidence.usual_mhz or 0:.0f} MHz, and {compute}",
@@ -111,18 +121,18 @@ def reason_of(found: SlowFinding) -> str:
         if evidence.cpu_more is None or evidence.queue_more is None
         else f"more work in this rank, or other programs on its cores (which one is unknown); {compute}, and {queue}",
     }
-    return reasons[found.cause.kind]
+    return reasons[finding.cause.kind]
 
 
-def fix_of(found: SlowFinding, run: ToldRun) -> str:
-    """What to type; clauses end with semicolons. Stacks and processes need a run that still runs."""
-    host, (record, is_over) = found.host, run
+def fix_of(finding: SlowFinding, run: ToldRun) -> str:
+    """Return what to type; clauses are separated by semicolons. Stacks and processes need a run that is alive."""
+    host, (record, is_over) = finding.host, run
     word = "last" if is_over else record.id
     next_run = "during the next run, " if is_over else ""
     without = Fix("start the next run without it: {again}", again=_again(record, "-l", f"!{host}"))
     later = without if len(record.plan.hosts) > 1 else ""
     top = Fix(f"see what runs there: `ipexctl exec -l {host} -- top -b -n 1`")
-    stacks = Fix(f"`ipexctl why {word} --stacks -r {found.rank}`").commands[0]
+    stacks = Fix(f"`ipexctl why {word} --stacks -r {finding.rank}`").commands[0]
     where = Fix("{next_run}see where it is: {stacks}", next_run=next_run, stacks=stacks)
     waiting = Fix("{next_run}see where its workers wait: `{stacks} --all`", next_run=next_run, stacks=stacks)
     this_run = "a" if is_over else "the"
@@ -130,9 +140,13 @@ def fix_of(found: SlowFinding, run: ToldRun) -> str:
     compare = Fix(f"{'' if is_over else 'when the run is over, '}compare the hosts: `ipexctl doctor --smoke`")
     limits = Fix(f"`ipexctl doctor -l {host}`")
     fixes: dict[CauseKind, Sequence[str]] = {
-        "other-programs": _fix_programs(found, record, later)
-        if found.cause.confidence == "likely"
-        else (top, Fix("see its limits: {limits}", limits=limits), *([naming] if found.evidence.look is None else [])),
+        "other-programs": _fix_programs(finding, record, later)
+        if finding.cause.confidence == "likely"
+        else (
+            top,
+            Fix("see its limits: {limits}", limits=limits),
+            *([naming] if finding.evidence.look is None else []),
+        ),
         "slower-cores": (
             Fix("ask its administrator to check governor, cooling and power limits: {limits}", limits=limits),
             later,
@@ -144,16 +158,16 @@ def fix_of(found: SlowFinding, run: ToldRun) -> str:
         ),
         "memory": ("use less memory on that host, such as fewer ranks or a smaller batch", top),
         "more-work": ("give each rank equally many samples of similar length: DistributedSampler, or batches by size",)
-        if found.evidence.has_more_samples
+        if finding.evidence.has_more_samples
         else (where, compare),
         "unknown": (where, top, compare),
     }
-    return record.call_text(record.call_options.apply(join_fixes(fixes[found.cause.kind])))
+    return record.call_text(record.call_options.apply(join_fixes(fixes[finding.cause.kind])))
 
 
-def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> Sequence[str]:
-    """Inspect processes of other programs; give other ranks of this run their own cores."""
-    snapshot, host = found.evidence.look, found.host
+def _fix_programs(finding: SlowFinding, record: RunRecord, later: str) -> Sequence[str]:
+    """Return how to inspect the processes of other programs, or to give other ranks of this run their own cores."""
+    snapshot, host = finding.evidence.look, finding.host
     pids = [str(process.pid) for process in snapshot.others if not process.is_of_run] if snapshot is not None else []
     if _is_of_run(snapshot):
         return (Fix("give each rank its own cores: {again}", again=_again(record, "--bind", "cores")),)
@@ -165,10 +179,14 @@ def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> Sequence
 
 
 def _again(record: RunRecord, *options: str) -> FixCommand:
+    """Return the command that starts the run again with these options; only the options if the run cannot be
+    resumed.
+    """
     return ipexctl_command("run", "--resume", record.id, *options) if record.resume_command else FixCommand("", options)
 
 
 def link_sentence(link: LinkFinding, run: ToldRun) -> str:
+    """Return that a network link is slow."""
     speed, (verb, when) = 8 * link.bytes_per_s / 1e9, _verb_and_time(link, run)
     return (
         f"the network between {fold(link.hosts)} {verb} slow: {speed:.2g} Gbit/s while gradients pass it, {when}; "
@@ -177,6 +195,7 @@ def link_sentence(link: LinkFinding, run: ToldRun) -> str:
 
 
 def link_fix(link: LinkFinding, run: ToldRun) -> str:
+    """Return how to inspect the link."""
     fix = Fix(
         "{look}; `ipexctl exec -l {host} -- ip -s link`; {later}measure each link: `ipexctl doctor --smoke`",
         look=LOOK_AT_LINK.format(there=""),
@@ -187,7 +206,7 @@ def link_fix(link: LinkFinding, run: ToldRun) -> str:
 
 
 class SlowEntry(NamedTuple):
-    """The texts are not escaped."""
+    """A slow rank or link as text. The texts are not escaped."""
 
     headline: str
     details: tuple[str, ...]
@@ -195,10 +214,11 @@ class SlowEntry(NamedTuple):
 
 
 def slow_entries(run: ToldRun, verdict: SlowVerdict) -> list[SlowEntry]:
+    """Return the slow ranks, those of a host with the same cause together, and the slow links."""
     entries = []
     groups: dict[tuple[str, CauseKind, bool], list[SlowFinding]] = {}
-    for found in verdict.findings:
-        groups.setdefault((found.host, found.cause.kind, found.is_current), []).append(found)
+    for finding in verdict.findings:
+        groups.setdefault((finding.host, finding.cause.kind, finding.is_current), []).append(finding)
     for findings in groups.values():
         worst = findings[0]
         reason = f"{_CONFIDENCE[worst.cause.confidence]}: {reason_of(worst)}"
@@ -216,7 +236,10 @@ def slow_entries(run: ToldRun, verdict: SlowVerdict) -> list[SlowEntry]:
 def slow_lines(
     answer: WhyResult, columns: int = 0, *, colors: bool = False, closing: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Slow ranks and links; `closing`: sentences after them. With `columns` 0, lines are not wrapped, for grep."""
+    """Yield the lines of slow ranks and links, then the sentences of `closing`.
+
+    With `columns` 0, lines are not wrapped, for grep.
+    """
     record = answer.record
     entries = slow_entries(ToldRun.of(answer), answer.slow)
     for number, entry in enumerate(entries[:_MOST_SHOWN]):
@@ -235,7 +258,7 @@ def slow_lines(
 
 
 def comparison_lines(run: ToldRun, verdict: SlowVerdict) -> Iterator[str]:
-    """Why the ranks cannot be compared, or that none is slow."""
+    """Yield why the ranks cannot be compared, or that none is slow."""
     if verdict.unjudged:
         reason, fix = _NO_VERDICT[verdict.unjudged]
         if run.is_over:
@@ -251,20 +274,22 @@ def comparison_lines(run: ToldRun, verdict: SlowVerdict) -> Iterator[str]:
 
 
 def cost_lines(verdict: SlowVerdict) -> Iterator[str]:
-    """What the network costs, and which part of a processor is idle."""
+    """Yield what the network costs, and which part of a processor is idle."""
     return filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle, verdict.levers)))
 
 
 def _percent(part: float | None) -> str:
+    """Format a share; 0 % if it is negative or unknown."""
     return f"{100 * max(0.0, part or 0.0):.0f} %"
 
 
 def _is_of_run(snapshot: SuspectSnapshot | None) -> bool:
-    """True if only other ranks of the run were seen on its cores."""
+    """True if only other ranks of the run were seen on the rank's cores."""
     return snapshot is not None and bool(snapshot.others) and all(process.is_of_run for process in snapshot.others)
 
 
 def _programs(snapshot: SuspectSnapshot | None) -> str:
+    """Describe the programs on the rank's cores."""
     if snapshot is None or not snapshot.others:
         unseen = snapshot and snapshot.unseen_share
         return f"{_percent(unseen)} of a processor goes to processes that this account cannot see"

@@ -1,4 +1,7 @@
-"""The document of `why --json`: a run and its causes. `ipexctl/schemas/why.json` is made from these annotations."""
+"""The document of `why --json`: a run and its causes.
+
+`ipexctl/schemas/why.json` is made from these annotations and docstrings.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +100,7 @@ class WhyDocument(NamedTuple):
 
 
 def why_json(answer: WhyResult) -> Json:
+    """Return the document."""
     diagnosis, error = answer.diagnosis, answer.error
     document = document_from(
         WhyDocument,
@@ -109,9 +113,10 @@ def why_json(answer: WhyResult) -> Json:
 
 
 def _slow(answer: WhyResult) -> SlowDocument:
+    """Return the part on slow ranks and links."""
     verdict, run = answer.slow, ToldRun.of(answer)
     return SlowDocument(
-        tuple(_slow_rank(found, run) for found in verdict.findings),
+        tuple(_slow_rank(finding, run) for finding in verdict.findings),
         tuple(_slow_link(link, run) for link in verdict.links),
         verdict.windows,
         round(verdict.seconds, 1),
@@ -122,27 +127,29 @@ def _slow(answer: WhyResult) -> SlowDocument:
     )
 
 
-def _slow_rank(found: SlowFinding, run: ToldRun) -> SlowRankDocument:
+def _slow_rank(finding: SlowFinding, run: ToldRun) -> SlowRankDocument:
+    """Return the document of a slow rank."""
     return SlowRankDocument(
-        rank=found.rank,
-        host=found.host or None,
-        percent=round(found.percent, 1),
-        cost_percent=round(found.cost_percent, 1),
-        cost_seconds=round(found.cost_seconds, 1),
-        cause=found.cause.kind,
-        confidence=found.cause.confidence,
-        evidence=found.evidence,
-        sentence=sentence_of([found], run),
-        reason=reason_of(found),
-        fix=fix_of(found, run),
-        since=found.start,
-        until=found.end,
-        windows=found.windows,
-        current=found.is_current,
+        rank=finding.rank,
+        host=finding.host or None,
+        percent=round(finding.percent, 1),
+        cost_percent=round(finding.cost_percent, 1),
+        cost_seconds=round(finding.cost_seconds, 1),
+        cause=finding.cause.kind,
+        confidence=finding.cause.confidence,
+        evidence=finding.evidence,
+        sentence=sentence_of([finding], run),
+        reason=reason_of(finding),
+        fix=fix_of(finding, run),
+        since=finding.start,
+        until=finding.end,
+        windows=finding.windows,
+        current=finding.is_current,
     )
 
 
 def _slow_link(link: LinkFinding, run: ToldRun) -> SlowLinkDocument:
+    """Return the document of a slow link."""
     return SlowLinkDocument(
         hosts=link.hosts,
         transfer_percent=round(100 * link.transfer, 1),
