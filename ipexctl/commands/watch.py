@@ -117,7 +117,7 @@ class _Watching:
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
         self._number = int(signal.SIGINT)
-        """Signal that the ranks get if the run is stopped."""
+        """Signal that the supervisor gets if the run is to stop."""
         self._over = threading.Event()
         """Set once nothing of the run is followed any more."""
         self._last_event_at = time.monotonic()

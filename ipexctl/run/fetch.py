@@ -1,6 +1,6 @@
-"""Fetches files of a run or of a host, and resumes where an earlier transfer ended.
+"""Fetch files of a run or of a host, and resume where an earlier transfer ended.
 
-A lost connection is opened again as long as the connections bring some bytes; after as many failures in a row as there
+A lost connection is opened again as long as the connections bring some bytes. After as many failures in a row as there
 are intervals between attempts, the call ends.
 """
 
@@ -47,13 +47,13 @@ class FetchRequest:
 
     @property
     def requested(self) -> RequestedPath:
-        """The path that is asked for, and the run whose files are meant; no run if a host is asked."""
+        """The path that is asked for, and the run whose files are meant; no run if files of a host are meant."""
         run = self.request["run"]
         return RequestedPath(self.request["path"], run["id"] if run is not None else "")
 
 
 def check_destination(dest: str) -> None:
-    """Refuse a DEST that no file can replace. Raises a UserError."""
+    """Refuse a DEST that no file can replace."""
     if not dest or "\0" in dest:
         raise UserError(f"DEST is {quote(dest)}, which can't be a path", fix="the current directory is .")
     is_stream = os.path.islink(dest) and os.readlink(dest).startswith("/proc/")  # /dev/stdout
@@ -73,9 +73,10 @@ def order_of_run(
 ) -> FetchRequest:
     """Return the request for files of a run: from the named host, else from the rank's host, else from node0.
 
-    `path`: None for the files that the run's record names. `others`: hosts that the call names besides those of the
-    run. `force`: also files that a later run has overwritten. Raises a UserError for a rank or host that the run does
-    not have."""
+    `path`: None for the files that the record of the run names. `others`: hosts that the call names besides those of
+    the run. `force`: also fetch files that a later run has overwritten. Raises a UserError for a rank or host that the
+    run does not have.
+    """
     check_destination(dest)
     hosts = record.plan.rank_hosts
     if rank is not None:
@@ -88,12 +89,14 @@ def order_of_run(
         host = hosts[rank]
     chosen = record.node0
     if host is not None and host != record.node0.name:
-        found = next((part for part in (*record.nodes, *others) if host in (part.name, part.address)), None)
-        if found is None:
+        named_host = next(
+            (candidate for candidate in (*record.nodes, *others) if host in (candidate.name, candidate.address)), None
+        )
+        if named_host is None:
             raise UserError(
                 f"run {record.id} was on no host {quote(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
             )
-        chosen = found
+        chosen = named_host
     run: RunFiles = {
         "home": record.home,
         "id": record.id,
@@ -108,15 +111,17 @@ def order_of_run(
 
 
 def is_directory(dest: str) -> bool:
-    """True if a single file keeps its name below DEST, by cp's rules."""
+    """True if a single file keeps its name below DEST, by the rules of cp."""
     return os.path.basename(dest) in ("", ".", "..") or os.path.isdir(dest)
 
 
 def orders_of_all_hosts(
     record: RunRecord, path: str | None, dest: str, *, results: bool, force: bool = False
 ) -> list[FetchRequest]:
-    """Return a request to each home of the run; the files of each come below a directory of the host's name in DEST.
-    `results`: ask for the run's directory of results, which a host may lack, in place of `path`."""
+    """Return a request to each home of the run. The files of each come below DEST/HOST.
+
+    `results`: ask for the directory of results in place of `path`; a host may lack it.
+    """
     check_destination(dest)
     requests = []
     for name in record.leaders:
@@ -131,8 +136,7 @@ def orders_of_all_hosts(
 
 
 def has_found_nothing(results: Sequence[FetchResult]) -> bool:
-    """True if every host answered, and none has a file to bring, or one that is here already or belongs to another
-    run."""
+    """True if every host answered, and none has a file to fetch, or one that is here already, or one of another run."""
     return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
 
 
@@ -141,11 +145,13 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
     by_name = {request.host.name: request for request in requests}
 
     def has_path(host: Host, session: Session) -> bool:
-        request, found = by_name[host.name], list[object]()
+        """Ask one host."""
+        request, files = by_name[host.name], list[object]()
 
         def on_event(event: Reply) -> None:
+            """Collect the files that the host has."""
             if event.get("event") == "entries":
-                found.extend(entry for entry in map(read_entry, rows_of(event)) if entry.kind == "f")
+                files.extend(entry for entry in map(read_entry, rows_of(event)) if entry.kind == "f")
 
         call(
             session,
@@ -159,7 +165,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
             limits=LIMITS,
             silence=PATIENCE,
         )
-        return bool(found)
+        return bool(files)
 
     having, unknown = set(), set()
     for done in pool.each([request.host for request in requests], has_path):
@@ -181,6 +187,8 @@ def from_other_host(request: FetchRequest, other: FetchRequest) -> FetchRequest:
 
 
 class PathOnHosts(NamedTuple):
+    """Which of the hosts that were asked have a path."""
+
     having: tuple[str, ...] = ()
     """Hosts that have a file at the path."""
     unknown: tuple[str, ...] = ()
@@ -188,8 +196,10 @@ class PathOnHosts(NamedTuple):
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
-    """Return the request for files of a host of this call. A relative path starts at the account's home directory.
-    Raises a UserError if the word names no host, or several."""
+    """Return the request for files of a host of this call. A relative path starts in the home directory of the account.
+
+    Raises a UserError if the word names no host, or several.
+    """
     check_destination(dest)
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
@@ -211,10 +221,14 @@ def fetch(
     cancel: Cancel,
     timeout: float | None = None,
 ) -> FetchResult:
-    """Fetch the files of one request, and return what came. Raises a HostError if the host cannot be reached, or sends
-    nothing for PATIENCE seconds. `timeout`: seconds for the whole transfer; None for no such limit."""
+    """Fetch the files of one request, and return what came.
+
+    Raises a HostError if the host cannot be reached, or sends nothing for PATIENCE seconds. `timeout`: seconds for the
+    whole transfer; None for no such limit.
+    """
 
     def on_bytes(done: int, total: int) -> None:
+        """Report the progress."""
         watch(BytesMoved(fetch_request.host.name, "receiving", done, total))
 
     began, failures = time.monotonic(), 0
@@ -242,8 +256,10 @@ def fetch(
 
 
 def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destination, str | None]:
-    """Return the destination directory, and the name of a single file in it, by cp's rules. The name is None if the
-    file keeps its own, and for several files."""
+    """Return the destination directory, and the name of a single file in it, by the rules of cp.
+
+    The name is None if the file keeps its own, and for several files.
+    """
     root, name = fetch_request.dest, None
     if single and not is_directory(root):
         root, name = os.path.split(root)
@@ -256,6 +272,7 @@ def _receive_once(
     receiver: Receiver,
     timeout: float | None,
 ) -> None:
+    """Receive files over one connection."""
     session = open_session()
     try:
         call(
@@ -280,6 +297,7 @@ def _receive_once(
 
 
 def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
+    """Return the result of all connections together."""
     brought = tuple(dict.fromkeys(name for part in parts for name in part.brought))
     resumed = {name: at for part in parts for name, at in part.resumed.items() if name in brought}
     last = parts[-1]

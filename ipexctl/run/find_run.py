@@ -1,8 +1,8 @@
-"""Finds the run that a word means: an id, a unique part of one, `last` or `last:all`.
+"""Find the run that a word means: an ID, a unique part of one, `last` or `last:all`.
 
-One rule for every command, playbooks and Python: the records of this machine first, then the homes on the hosts of the
-call, by one round trip to each; hosts that the call names come before the records. What a home says is checked as any
-answer of a host. Nothing of a run that others began is kept on this machine.
+There is one rule for every command, playbooks and Python: first the records of this machine, then the homes on the
+hosts of the call, in one round trip to each. Hosts that the call names come before the records. What a home says is
+checked, as is any answer of a host. Nothing of a run that others began is kept on this machine.
 """
 
 from __future__ import annotations
@@ -35,47 +35,56 @@ OpensHosts: TypeAlias = Callable[[], AbstractContextManager[OpenHosts] | None]
 
 
 class NoSuchRun(UserError):
-    pass
+    """A word means no run."""
 
 
 def find_runs(
     words: Sequence[str], open_hosts: OpensHosts = lambda: None, *, hosts_first: bool = False
 ) -> list[RunRecord]:
-    """Raise a UserError or a CallError if a word means no run, or several. `open_hosts` returns None if nothing names
-    hosts. `hosts_first`: the call does."""
+    """Return the runs that the words mean, in their order. Raises a UserError or a CallError if a word means no run, or
+    several.
+
+    `open_hosts` returns None if nothing names hosts. `hosts_first`: the call names hosts, so look there first.
+    """
     own = OwnRuns.read()
-    found = {word: None if hosts_first else own.choose(word) for word in words}
-    unknown, on_hosts = [word for word, record in found.items() if record is None], None
-    if unknown:
+    records = {word: None if hosts_first else own.choose(word) for word in words}
+    not_found, on_hosts = [word for word, record in records.items() if record is None], None
+    if not_found:
         try:
             if (opening := open_hosts()) is not None:
                 with opening as opened:
-                    found |= {word: own.with_own(_find_on_hosts(word, opened), opened) for word in unknown}
+                    records |= {word: own.with_own(_find_on_hosts(word, opened), opened) for word in not_found}
         except IpexctlError as error:
             # Hosts that do not answer hide no run whose record is here.
-            found |= {word: own.records.get(word) for word in unknown}
+            records |= {word: own.records.get(word) for word in not_found}
             on_hosts = error
-    for word in unknown:
-        if found[word] is None:
+    for word in not_found:
+        if records[word] is None:
             raise own.error(word, on_hosts, hosts_first=hosts_first)
-    return [record for word in words if (record := found[word]) is not None]
+    return [record for word in words if (record := records[word]) is not None]
 
 
 class OwnRuns(NamedTuple):
     """The records of this machine, the newest last."""
 
     records: dict[str, RunRecord]
+    """ID → record."""
     damaged: Sequence[UnreadableRecord] = ()
     last_sequence: int = 0
+    """Number of the newest run that was started here, even if its record is damaged."""
 
     @classmethod
     def read(cls, registry: RunRegistry | None = None) -> OwnRuns:
+        """Read the records."""
         registry = registry or RunRegistry()
         every, damaged = registry.read_records()
         return cls({record.id: record for record in every}, damaged, registry.last_sequence())
 
     def choose(self, word: str) -> RunRecord | None:
-        """None if the records have no such run. Raise a UserError for several, or for a record that can't be read."""
+        """Return the run that the word means; None if the records have no such run.
+
+        Raises a UserError for several, or for a record that cannot be read.
+        """
         if word in LAST:
             return self._last(word)
         runs = meant_runs(word, [*self.records, *(record.id for record in self.damaged)])
@@ -87,17 +96,26 @@ class OwnRuns(NamedTuple):
         return self.records[runs[0]] if runs else None
 
     def _last(self, word: str) -> RunRecord | None:
-        here, every = ProjectHere.find(), [*self.records.values()]
-        records = [each for each in every if word != "last" or here.has(each.typed.directory, each.project)]
+        """Return the last run, of this project or of all; None without one.
+
+        Raises the error of a damaged record that may be newer.
+        """
+        here, all_records = ProjectHere.find(), [*self.records.values()]
+        records = [
+            record for record in all_records if word != "last" or here.has(record.typed.directory, record.project)
+        ]
         began = records[-1].started if records else 0.0
-        is_newest_lost = not every or every[-1].sequence < self.last_sequence
+        is_newest_lost = not all_records or all_records[-1].sequence < self.last_sequence
         lost = [record for record in self.damaged if is_newest_lost or record.written > began]
         if lost:
             raise max(lost, key=lambda record: record.written)
         return records[-1] if records else None
 
     def error(self, word: str, on_hosts: IpexctlError | None, *, hosts_first: bool) -> IpexctlError:
-        """Why a word means no run, with what to type. `on_hosts`: the reason there."""
+        """Return why a word means no run, with what to type.
+
+        `on_hosts`: the reason on the hosts; None if none were asked.
+        """
         newest = [*reversed(self.records)]
         if not newest:
             own = NoSuchRun(
@@ -115,57 +133,68 @@ class OwnRuns(NamedTuple):
             on_hosts.message = f"{own.message}; {on_hosts.message}"
         return on_hosts or own
 
-    def with_own(self, found: RunRecord, opened: OpenHosts) -> RunRecord:
-        """The record here if there is one, with the call's way to its hosts. A host says which run it has, not where
-        the others of the run are."""
-        own = self.records.get(found.id)
-        if own is None:
-            return found
-        way = {name: getattr(found, name) for name in ("host_keys", "connect_timeout", "transport_name")}
+    def with_own(self, found_record: RunRecord, opened: OpenHosts) -> RunRecord:
+        """Return the record of this machine if there is one, with the call's way to its hosts.
+
+        A host says which run it has, but not where the other hosts of the run are.
+        """
+        own_record = self.records.get(found_record.id)
+        if own_record is None:
+            return found_record
+        way = {name: getattr(found_record, name) for name in ("host_keys", "connect_timeout", "transport_name")}
         known = {key: host for host in opened.hosts for key in (host.name, host.address)}
 
         def reached(host: Host) -> Host:
+            """Return the host, reached as the call reaches it."""
             return replace(known.get(host.address) or known.get(host.name) or host, name=host.name)
 
-        return replace(own, node0=reached(own.node0), nodes=tuple(map(reached, own.nodes)), **way)
+        return replace(own_record, node0=reached(own_record.node0), nodes=tuple(map(reached, own_record.nodes)), **way)
 
 
 def _ambiguous(word: str, runs: Sequence[str], where: str) -> UserError:
+    """Return the error for a word that means several runs."""
     some = ", ".join(runs[-4:]) + (" …" if len(runs) > 4 else "")
     return UserError(f"{len(runs)} runs {where} have {quote(word)} in their id: {some}", fix="use more of the id")
 
 
 class RunInHome(NamedTuple):
+    """What one home says about the run that a word means."""
+
     names: tuple[str, ...]
+    """IDs of the runs that the word may mean."""
     plan: Plan | None = None
     """None unless the home has exactly one such run."""
     at: float = 0.0
+    """When the plan was made, in seconds since the epoch."""
     is_node0: bool | None = None
     """True on the machine of the supervisor; None on a host without the run's status."""
 
 
 def _find_on_hosts(word: str, opened: OpenHosts) -> RunRecord:
-    """`last` is the newest run of these homes."""
+    """Return the run that the word means on these hosts; `last` is the newest run of their homes."""
     hosts, pool, home = opened.hosts, opened.pool, opened.home
     request: FindRequest = {"home": home, "word": "" if word in LAST else word}
 
     def look(_: Host, session: Session) -> RunInHome:
+        """Ask one home."""
         return _read(call(session, "run.runs", "find", request, AgentPlace("", home), silence=PATIENCE))
 
     outcomes = {outcome.host: outcome for outcome in pool.each(hosts, look)}
     if pool.cancel.thrown:
         raise Cancelled("stopped")
-    found = {host.name: done for host in hosts if (done := outcomes[host].result) is not None}
+    homes = {host.name: done for host in hosts if (done := outcomes[host].result) is not None}
     errors = {host.name: error for host in hosts if (error := outcomes[host].error) is not None}
     try:
-        node0, plan, at = choose_run(word, found, errors, opened.options)
+        node0, plan, at = choose_run(word, homes, errors, opened.options)
     except IpexctlError as error:
         raise _of_another_account(word, opened) or error from None
     return _record(next(host for host in hosts if host.name == node0), plan, at, opened)
 
 
 def _of_another_account(word: str, opened: OpenHosts) -> UserError | None:
-    """Names the live runs of other accounts on these hosts that a word may mean; None if it means none."""
+    """Return an error that names the live runs of other accounts on these hosts that the word may mean; None if it
+    means none.
+    """
     from ipexctl.run.hosts_now import hosts_now  # with the planner's sentences, for this answer alone
     from ipexctl.run.start.exclusive import inspect_hosts
 
@@ -184,7 +213,10 @@ def _of_another_account(word: str, opened: OpenHosts) -> UserError | None:
 
 
 def _read(reply: Reply) -> RunInHome:
-    """Raises a HostError if an id or a host's name can't be one: both become parts of paths here."""
+    """Return what a home says.
+
+    Raises a HostError if an ID or the name of a host cannot be one: both become parts of paths here.
+    """
     document, at, is_node0 = reply.get("plan"), reply.get("at"), reply.get("is_node0")
     names = tuple(name for name in map(str, reply.get("names") or ()) if RUN_ID.fullmatch(name))
     if document is None:
@@ -203,7 +235,10 @@ def _read(reply: Reply) -> RunInHome:
 def choose_run(
     word: str, found: Mapping[str, RunInHome], errors: Mapping[str, HostError], options: CallOptions = NO_OPTIONS
 ) -> tuple[str, Plan, float]:
-    """Node0, the plan, and when it was made. Raises a UserError or a CallError. Pure."""
+    """Return node0, the plan, and when it was made. Raises a UserError or a CallError. Pure.
+
+    `found`: host → its answer; `errors`: host → why it did not answer.
+    """
     if word in LAST:
         newest = max((home.at for home in found.values()), default=0.0)
         found = {name: home for name, home in found.items() if home.at >= newest}
@@ -234,6 +269,7 @@ def choose_run(
 
 
 def _record(node0: Host, plan: Plan, started: float, opened: OpenHosts) -> RunRecord:
+    """Return the record of a run that was found on the hosts."""
     connect = opened.pool.connector.options
     known = {address: host for host in opened.hosts for address in (host.address, host.name)}
     nodes = [replace(node0, name=plan.node0)]

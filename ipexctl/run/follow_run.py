@@ -1,6 +1,7 @@
-"""Follows a run on node0: reports its output and status, and recovers if the connection or node0's program is lost.
-Updates come once and in order, last `RunEnded`; the local copy gets the output before the view does. The run does not
-know its followers. Every wait is bounded.
+"""Follow a run on node0: report its output and status, and recover if the connection or node0's program is lost.
+
+Each update comes once and in order, `RunEnded` last. The local copy gets the output before the view does. The run does
+not know its followers. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -48,26 +49,31 @@ from ipexctl.run.starters import LostStarters, OpenHost
 from ipexctl.run.windows import check_windows
 
 MOST_EARLY_ENDS: Final = 5
-"""The call gives up if node0's program exits this often in a row within NODE0_STEADY of its start. The kernel may kill
-one for lack of memory; a broken Python fails every time.
+"""The call gives up if node0's program exits this often in a row, each time within NODE0_STEADY of its start.
+
+The kernel may kill one for lack of memory; a broken Python fails every time.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last event: the run is over, and all of its output was reported."""
+    """The last update: the run is over, and all of its output was reported."""
 
     exit_code: int
     status: RunStatus | None = None
+    """The final status; None if it is not known."""
 
 
 class NotReachedAgain(Unreachable):
+    """node0 was lost and did not answer in time. `last`: why the last attempt to connect failed."""
+
     def __init__(self, reason: str, advice: str, last: Unreachable) -> None:
         super().__init__(reason, advice)
         self.last = last
 
 
 def check_pattern(pattern: str) -> None:
+    """Refuse a --grep that is no regular expression."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -84,10 +90,12 @@ class LineChoice:
     """The lines that node0 sends; by default all."""
 
     ranks: Sequence[int] | None = None
+    """None for all."""
     streams: Sequence[StreamName] = ("stdout", "stderr")
     tail: int | None = None
     """Number of last lines by time; None for all."""
     pattern: str = ""
+    """Regular expression that lines must match; empty for all lines."""
     exact: bool = False
     """True to get the time of each line, however many lines there are."""
 
@@ -99,11 +107,7 @@ FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
 
 
 class Follower:
-    """Follows one run. `offsets`: bytes reported so far, by rank and stream (`0.out`). `copy` gets each chunk and
-    status before `watch` does. `is_copy`: the run is itself a local copy. `figures`: seconds between two statuses that
-    differ only in figures. `first_call`: the process that started the run. `reconnect`: seconds without node0 after
-    which it gives up. `open_host`: opens a session to a host that has lost its starter, which is begun again.
-    """
+    """Follows one run over one connection after the other."""
 
     def __init__(
         self,
@@ -120,9 +124,22 @@ class Follower:
         reconnect: float = RECONNECT_SECONDS,
         open_host: OpenHost | None = None,
     ) -> None:
+        """Prepare to follow the run; nothing is sent yet.
+
+        - `lines`: which output node0 sends.
+        - `is_copy`: True if `record` is of a local copy, not of node0.
+        - `copy`: the local copy, which gets each chunk and status before `watch` does; None to keep none.
+        - `figures`: seconds between two statuses that differ only in figures.
+        - `first_call`: the call that started the run, to follow it over the same connection.
+        - `reconnect`: seconds without node0 after which to give up.
+        - `open_host`: opens a session to a host that has lost its starter, which is begun again.
+        """
         self.offsets: dict[str, int] = {}
+        """Rank and stream, such as `0.out` → bytes reported so far."""
         self.status: RunStatus | None = None
+        """The last status; None before the first."""
         self.document: Mapping[str, Any] = {}
+        """The last status as node0 sent it."""
         self._record = record
         self._open_session = open_session
         self._watch = watch
@@ -130,6 +147,7 @@ class Follower:
         self._lines = lines
         self._is_copy = is_copy
         self._received_at: float | None = None
+        """When node0 received the next output."""
         self._copy = copy
         self._figures = figures
         self._first_call = first_call
@@ -137,12 +155,15 @@ class Follower:
         self._starters = LostStarters(record, open_host, cancel)
         self._absence = Absence(reconnect)
         self._has_begun = first_call is not None
-        """True once node0 has reported the run. A loss then does not end the call at once."""
+        """True once node0 has reported the run. From then on, a loss does not end the call at once."""
         if self._has_begun:
             self._absence.on_frame(time.monotonic())
         self._is_away = False
+        """True while node0 is lost."""
         self._early_ends = 0
+        """How often node0's program has exited early, in a row."""
         self._silent_since: float | None = None
+        """Start of the silence that was reported; None if ranks print."""
 
     @property
     def unseen(self) -> float | None:
@@ -150,7 +171,9 @@ class Follower:
         return self._absence.unseen(time.monotonic())
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
-        """Report events until the run has ended, or all output so far; return the last event, which was also reported.
+        """Report updates until the run has ended or, unless `to_the_end`, all output so far; return the last one, which
+        is reported too.
+
         Raises a HostError if node0 has no such run or its program keeps exiting, Cancelled, or Unreachable.
         """
         attempts = 0
@@ -177,6 +200,7 @@ class Follower:
                 return ended
 
     def _on_agent_end(self, error: AgentEnded, lived: float) -> None:
+        """Report that node0's program has exited, or give up with a HostError. `lived`: seconds that it ran."""
         name, run = self._record.node0.name, self._record.id
         self._early_ends = self._early_ends + 1 if lived < NODE0_STEADY else 0
         if self._early_ends >= MOST_EARLY_ENDS:
@@ -192,7 +216,10 @@ class Follower:
         self._watch(Notice(text, True))
 
     def _on_loss(self, error: Unreachable, attempts: int) -> int:
-        """Report the loss, and return how many attempts to connect follow; raises Unreachable to give up."""
+        """Report the loss, and return the number of the attempt to connect that follows.
+
+        Raises Unreachable to give up.
+        """
         self._is_away = True
         now = time.monotonic()
         step = self._absence.on_loss(now)
@@ -219,6 +246,7 @@ class Follower:
         return 1 if step == "lost" else attempts + 1
 
     def _follow_once(self, to_the_end: bool) -> RunEnded:
+        """Follow the run over one connection."""
         with closing(self._open_session(self._cancel)) as session:
             if self._is_away:
                 self._is_away = False
@@ -246,9 +274,11 @@ class Follower:
         return RunEnded(status.code, status)
 
     def _call(self, session: Session, request: FollowRequest) -> Reply:
+        """Send the request and pass on the frames. Raises Unreachable if nothing comes for NODE0_SILENCE seconds."""
         silence = Deadline(NODE0_SILENCE)
 
         def on_frame(frame: Frame) -> None:
+            """Pass on a frame, and report starters that could not be begun."""
             self._absence.on_frame(time.monotonic())
             with silence.paused():  # a blocked terminal is no silence of node0
                 self._on_frame(frame)
@@ -270,6 +300,7 @@ class Follower:
             raise
 
     def _on_frame(self, frame: Frame) -> None:
+        """Take a frame: output, a status, stacks, windows, or what a lost starter needs."""
         kind, payload = frame
         if kind == WINDOWS:
             if self._copy is not None:
@@ -299,6 +330,7 @@ class Follower:
             self._watch(self._on_status(Reply(message).record("status")))
 
     def _on_output(self, part: OutputPart) -> None:
+        """Report output of a rank."""
         if 0 < self._record.plan.world_size <= part.rank:
             raise FrameError(f"node0 sent output of rank {part.rank}, but the run has no such rank")
         self.offsets[f"{part.rank}.{SUFFIXES[part.stream]}"] = part.end
@@ -308,6 +340,10 @@ class Follower:
         self._watch(part)
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
+        """Take over a status, and report that ranks have become silent.
+
+        Returns the status, which the caller reports.
+        """
         self.document = document
         self._has_begun = True
         self.status = status = read_status(document)
@@ -321,6 +357,7 @@ class Follower:
         return status
 
     def _check_copy(self) -> None:
+        """Report a local copy that cannot be written, and give it up."""
         if self._copy is not None and self._copy.error is not None:
             reason = self._copy.error.strerror or str(self._copy.error)
             directory, self._copy = self._copy.directory, None
@@ -334,6 +371,10 @@ def follow_copy(
     cancel: Cancel,
     lines: LineChoice = ALL_LINES,
 ) -> RunEnded:
+    """Report the output and status of the local copy.
+
+    `runs`: the registry's directory. Raises a HostError if it cannot be read.
+    """
     local, session = open_copy(record, runs, cancel)
     follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
     return follower.follow(to_the_end=False)

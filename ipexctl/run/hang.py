@@ -1,7 +1,11 @@
-"""Explains a hang from the ranks' stacks: which ranks wait for others, and which do not arrive. Pure.
+"""Explain a hang from the stacks of the ranks: which ranks wait for others, and which do not arrive. Pure.
+
 A rank waits if its innermost call is a collective, a rendezvous or a backward pass, in which DDP and FSDP exchange
-gradients. The cause is never a rank that waits; kinds: `ended`, `elsewhere`, `no-stack` (of another rank), `mismatch`
-(all wait in different calls), `same` (all wait in the same call).
+gradients. The cause is never a rank that waits. The kinds of a hang are:
+
+- `ended`, `elsewhere`, `no-stack`: another rank has exited, is at another place, or gave no stack;
+- `mismatch`: all ranks wait, in different calls;
+- `same`: all ranks wait in the same call.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ _PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
 """Files of torch that are called between its public function and C++."""
 _WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
 """Parts of names of kernel functions in which a rank waits for one of its threads or for the network."""
-_MOST: Final = 3
+_MOST_NAMED: Final = 3
+"""Groups of ranks that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class HangPlace:
 
     @property
     def place(self) -> str:
-        """`load_batch at train.py:7`, `all_reduce, called at train.py:9`."""
+        """Where the ranks are: `load_batch at train.py:7`, or `all_reduce, called at train.py:9`."""
         line = "" if self.line is None else f":{self.line}"
         return f"{self.function}{', called' if self.is_caller else ''} at {self.file}{line}"
 
@@ -98,28 +103,32 @@ class Hang:
     def sentence(self) -> str:
         """Return who is where, and who waits in which call."""
         verb = "wait" if self.is_sure else "sleep"
-        waits = join_words([f"{place.names} {_verb(place, verb)} in {place.place}" for place in self.waiting[:_MOST]])
+        waits = join_words(
+            [f"{place.names} {_verb(place, verb)} in {place.place}" for place in self.waiting[:_MOST_NAMED]]
+        )
         if self.kind == "mismatch":
             return f"the ranks wait for one another in different calls: {waits}"
         if self.kind == "same":
             return f"all ranks wait in {self.waiting[0].place}, and none is elsewhere"
-        more = len(self.causes) - _MOST
-        absent = [f"{place.names} {self._absence(place)}" for place in self.causes[:_MOST]]
+        more = len(self.causes) - _MOST_NAMED
+        absent = [f"{place.names} {self._absence(place)}" for place in self.causes[:_MOST_NAMED]]
         absent += [f"{format_count(more, 'more group')} of ranks"] if more > 0 else []
         return f"{join_words(absent)}, while {waits}"
 
     def _absence(self, place: HangPlace) -> str:
+        """Return where ranks are that do not arrive."""
         if self.kind == "elsewhere":
             return f"{'is' if len(place.ranks) == 1 else 'are'} in {place.place}"
         return place.why.removeprefix("it ") if self.kind == "ended" else f"gave no stack ({place.why})"
 
 
 def _verb(place: HangPlace, verb: str) -> str:
+    """Return the verb for one rank or for several."""
     return f"{verb}s" if len(place.ranks) == 1 else verb
 
 
 def explain_hang(dump: Dump) -> Hang | None:
-    """None if no rank waits for another, or the stacks do not show it."""
+    """Return why the ranks hang; None if no rank waits for another, or the stacks do not show it."""
     if len(dump.ranks) < 2:
         return None
     waiting = [group for group in dump.groups if _is_waiting(group)]
@@ -142,6 +151,7 @@ def explain_hang(dump: Dump) -> Hang | None:
 
 
 def _is_waiting(group: StackGroup) -> bool:
+    """True if the ranks wait for others."""
     called = _called(group.frames)
     # A backward pass computes in the main thread, which sleeps only while gradients are exchanged.
     may_compute = called in (_GRADIENTS, _FORWARD)
@@ -149,7 +159,7 @@ def _is_waiting(group: StackGroup) -> bool:
 
 
 def _called(frames: Sequence[StackFrame]) -> str:
-    """The torch function that the script called: `all_gather_object` for a stack that ends in `all_gather`.
+    """Return the torch function that the script called: `all_gather_object` for a stack that ends in `all_gather`.
 
     Empty if the innermost calls outside Python's own library are neither a collective nor a backward pass.
     """
@@ -170,11 +180,14 @@ def _called(frames: Sequence[StackFrame]) -> str:
 
 
 def _processes(group: StackGroup) -> list[Process]:
+    """Return the main processes of the ranks."""
     return [process for rank in group.ranks if (process := rank.main_process) is not None]
 
 
 def _sleeping_majority(dump: Dump) -> list[StackGroup]:
-    """A majority of ranks that sleep at one line of the script, because `Work.wait` has no Python frame; or empty."""
+    """Return a majority of ranks that sleep at one line of the script, because `Work.wait` has no Python frame; or an
+    empty list.
+    """
     if dump.mute or len(dump.groups) < 2:
         return []
     *others, largest = dump.groups
@@ -193,39 +206,44 @@ def _is_asleep(group: StackGroup) -> bool:
 
 
 def _place(group: StackGroup) -> HangPlace:
+    """Return where a group of ranks is that does not wait."""
     frame = group.own or group.inner
     return _of(group.ranks, group.inner.key[0], frame, is_caller=frame != group.inner)
 
 
 def _of(ranks: Sequence[RankStacks], function: str, frame: StackFrame, *, is_caller: bool) -> HangPlace:
+    """Return ranks at a place."""
     rows = sorted(ranks, key=lambda rank: rank.rank)
     numbers, hosts = tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows))
     return HangPlace(numbers, hosts, function, frame.place, frame.line, is_caller)
 
 
 def _waiting_places(groups: Sequence[StackGroup]) -> tuple[HangPlace, ...]:
-    """One place for each call in the script, even if ranks are at different lines inside torch."""
-    found: dict[tuple[str, str, int | None], list[RankStacks]] = {}
+    """Return one place for each call in the script, even if ranks are at different lines inside torch; the largest
+    group first.
+    """
+    ranks_of: dict[tuple[str, str, int | None], list[RankStacks]] = {}
     frames: dict[tuple[str, str, int | None], StackFrame] = {}
     for group in groups:
         frame = group.own or group.inner
         key = (_called(group.frames), frame.place, frame.line)
-        found.setdefault(key, []).extend(group.ranks)
+        ranks_of.setdefault(key, []).extend(group.ranks)
         frames.setdefault(key, frame)
     places = [
         _of(ranks, key[0] or frames[key].key[0], frames[key], is_caller=bool(key[0]) and not frames[key].is_library)
-        for key, ranks in found.items()
+        for key, ranks in ranks_of.items()
     ]
     return tuple(sorted(places, key=lambda place: (-len(place.ranks), place.ranks)))
 
 
 def _mute_places(ranks: Sequence[RankStacks]) -> tuple[HangPlace, ...]:
-    found: dict[str, list[RankStacks]] = {}
+    """Return the ranks without a stack, by the reason."""
+    ranks_of: dict[str, list[RankStacks]] = {}
     for rank in ranks:
-        found.setdefault(rank.reason or "no Python frame", []).append(rank)
+        ranks_of.setdefault(rank.reason or "no Python frame", []).append(rank)
     return tuple(
         HangPlace(tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows)), why=reason)
-        for reason, rows in found.items()
+        for reason, rows in ranks_of.items()
     )
 
 
@@ -239,6 +257,7 @@ _STATES: Final = {
     "t": "is stopped by a signal or a debugger",
     "Z": "has ended, and its parent has not noticed",
 }
+"""State of a process in /proc → what a text says."""
 _KERNEL_FUNCTIONS: Final = (
     (KEEPS_TCP_STORE, "until no rank uses its rendezvous store any more; its script has ended"),
     ("futex", "for a lock or another thread"),
@@ -255,13 +274,14 @@ _KERNEL_FUNCTIONS: Final = (
     ("nfs", "for NFS"),
     ("rpc_", "for NFS"),
 )
+"""Part of the name of a kernel function → what a rank waits for that sleeps in it. The first that fits counts."""
 _MAX_GROUPS: Final = 8
 _WIDTH: Final = 100
 _MAX_SENTENCE: Final = 600
 
 
 def silence_lines(run: str, silence: Silence) -> list[str]:
-    """Return the lines that tell of a silent run, with one for each group of ranks."""
+    """Return the lines for a run whose ranks print nothing any more."""
     head = Fix(
         f"no rank has printed anything for {_minutes(silence.after)}: `ipexctl why {run} --stacks` shows where each is"
     )
@@ -269,7 +289,7 @@ def silence_lines(run: str, silence: Silence) -> list[str]:
 
 
 def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
-    """Groups of ranks in the same state with the same last line, each with a sentence about it."""
+    """Return groups of ranks in the same state with the same last line, each with a sentence about it."""
     groups: dict[str, list[SilentRank]] = {}
     for rank in silence.ranks:
         last = f"last line: {shorten_text(bare(rank.last), _WIDTH)}" if rank.last else "no output yet"
@@ -288,13 +308,14 @@ def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
 
 
 def _indented(groups: Iterable[str]) -> list[str]:
+    """Return the first lines, indented, and how many more there are."""
     lines = [f"  {line}" for line in groups]
     more = [f"  and {len(lines) - _MAX_GROUPS} more groups of ranks"] if len(lines) > _MAX_GROUPS else []
     return lines[:_MAX_GROUPS] + more
 
 
 def describe_activity(rank: SilentRank) -> str:
-    """`computes (98 % of a core)`, `waits for the network`."""
+    """Return what a rank does: `computes, or spins (98 % of a core)`, or `waits for the network`."""
     if rank.cpu is not None and rank.cpu >= _BUSY:
         return f"computes, or spins ({round(rank.cpu, -1):.0f} % of a core)"
     process = rank.process or ("S" if rank.waits_in else "")
@@ -307,4 +328,5 @@ def describe_activity(rank: SilentRank) -> str:
 
 
 def _minutes(seconds: float) -> str:
+    """Format seconds, as minutes if they are whole minutes."""
     return f"{seconds / 60:g} min" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g} s"

@@ -1,4 +1,4 @@
-"""What runs on hosts now: runs of all accounts, calls that wait, and other programs that use cores. Pure."""
+"""Find out what runs on hosts now: runs of all accounts, calls that wait, and other programs that use cores. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from ipexctl.node.common.plan import OtherRun
 
 @dataclass(frozen=True, slots=True)
 class RunOnHosts:
+    """A run, as the hosts show it."""
+
     run: OtherRun
     ranks: int
     """Ranks that live on these hosts."""
     script: str
-    """Empty if no host shows it."""
+    """The command of the ranks; empty if no host shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +37,22 @@ class BusyPrograms:
 
 @dataclass(frozen=True, slots=True)
 class HostsNow:
+    """Everything that runs on the hosts."""
+
     runs: tuple[RunOnHosts, ...]
     waiting: tuple[OtherRun, ...]
     """In the order of the queue."""
     programs: tuple[BusyPrograms, ...]
     free: tuple[str, ...]
-    """Hosts without any of these, which show the processes of all accounts."""
+    """Hosts where none of these runs. They show the processes of all accounts."""
     hiding: tuple[str, ...]
     """Hosts that do not show the processes of other accounts."""
     holders: Mapping[str, LockHolder] = field(default_factory=dict)
-    """Host → the process that holds its lock and is no start of ipexctl."""
+    """Host → the process that holds its lock, if that is no start of ipexctl."""
 
 
 def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
-    """Return what runs on the hosts. `snapshots`: host → its processes; a host that gave no answer is not in it."""
+    """Return what runs on the hosts. `snapshots`: host → what runs there; without hosts that did not answer."""
     on_hosts = {name: snapshot.runs for name, snapshot in snapshots.items()}
     runs = []
     for other in find_other_runs(on_hosts, ""):
@@ -59,26 +63,28 @@ def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
         runs.append(RunOnHosts(other, sum(live.ranks for live in lives), script))
     waiting = find_waiting(on_hosts, {})
     programs = _by_name(snapshots)
-    taken = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
-    taken |= {host for entry in programs for host in entry.hosts}
+    busy = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
+    busy |= {host for entry in programs for host in entry.hosts}
     holders = {host: held for host, snapshot in snapshots.items() if (held := snapshot.runs.holder) is not None}
-    taken |= holders.keys()
+    busy |= holders.keys()
     hiding = tuple(name for name, snapshot in snapshots.items() if snapshot.runs.hides_others)
-    free = tuple(name for name in snapshots if name not in taken and name not in hiding)
+    free = tuple(name for name in snapshots if name not in busy and name not in hiding)
     runs.sort(key=lambda entry: entry.run.since or 0)
     return HostsNow(tuple(runs), waiting, programs, free, hiding, holders)
 
 
 def _is_of(other: OtherRun, run: str, owner: str) -> bool:
+    """True if a live run on a host is this run."""
     return (other.id, other.account) == (run, owner)
 
 
 def _by_name(snapshots: Mapping[str, HostSnapshot]) -> tuple[BusyPrograms, ...]:
+    """Return the busy programs of all hosts, those with the most cores first."""
     groups: dict[tuple[str, str], list[tuple[str, BusyProgram]]] = {}
     for host, snapshot in snapshots.items():
         for program in snapshot.programs:
             groups.setdefault((program.name, program.account), []).append((host, program))
-    found = [
+    programs = [
         BusyPrograms(
             name,
             account,
@@ -89,4 +95,4 @@ def _by_name(snapshots: Mapping[str, HostSnapshot]) -> tuple[BusyPrograms, ...]:
         )
         for (name, account), group in groups.items()
     ]
-    return tuple(sorted(found, key=lambda entry: -entry.cores))
+    return tuple(sorted(programs, key=lambda entry: -entry.cores))

@@ -1,4 +1,4 @@
-"""Calls the agent about a run: on the run's node0, or on this machine for the local copy.
+"""Call the agent about a run: on the run's node0, or on this machine about the local copy.
 
 The caller owns the session to node0; `api/known_runs.py` opens it.
 """
@@ -28,8 +28,10 @@ from ipexctl.remote.session import Session
 def options_of(
     record: RunRecord, *, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
 ) -> ConnectOptions:
-    """Return the way to the hosts of a run, as its start had it. A run in a job of a scheduler is reached through that
-    job."""
+    """Return how to connect to the hosts of a run, as when it was started.
+
+    A run in a job of a scheduler is reached through that job.
+    """
     policy: Any = record.host_keys
     options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.transport)
     return options._replace(job=record.plan.job, shared=record.rundir) if record.plan.job else options
@@ -46,8 +48,10 @@ def call_on_node0(
     on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
 ) -> Reply:
-    """Call the agent that the run has on its node0, and return the answer. `timeout`: seconds for the whole call; None
-    for that of the session. Raises a HostError."""
+    """Call the copy of the agent that the run has on its node0, and return the answer. Raises a HostError.
+
+    `timeout`: seconds for the whole call; None for that of the session.
+    """
     return call(
         session,
         command,
@@ -63,7 +67,9 @@ def call_on_node0(
 
 
 def open_copy(record: RunRecord, runs: Path, cancel: Cancel) -> tuple[RunRecord, LocalSession]:
-    """Return the record and a session for calls about the copy of the run on this machine, which are answered as node0
-    would. `runs`: the registry's directory."""
+    """Return a record and a session for calls about the local copy, which are answered as node0 would.
+
+    `runs`: the registry's directory.
+    """
     session = LocalSession(Host(name="localhost", address="localhost"), cancel)  # it holds nothing open
     return replace(record, home=str(runs.parent), python=sys.executable), session

@@ -1,6 +1,6 @@
-"""`run --notify CMD`: checks the command before the run, and runs it here if this call sees the end of the run.
+"""`run --notify CMD`: check the command before the run, and run it here if this call sees the end of the run.
 
-Node0 runs the command if no call sees the end; `node/run/notify.py` makes sure that it runs at most once. A problem
+If no call sees the end, node0 runs the command; `node/run/notify.py` makes sure that it runs at most once. A problem
 with the command is only a warning, so that the exit code stays that of the run.
 """
 
@@ -26,7 +26,7 @@ from ipexctl.run.node0 import call_on_node0, options_of
 
 
 def check_notify(command: str) -> None:
-    """Raise a UserError for a line that sh can't read. The line is not shown: it may contain a secret."""
+    """Refuse a line that sh cannot read. The line is not shown, because it may contain a secret."""
     if not command:
         return
     text = command.encode("utf-8", "surrogateescape")
@@ -41,8 +41,10 @@ def check_notify(command: str) -> None:
 def notify_of_run(
     command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
 ) -> None:
-    """Run the command of --notify, unless node0 has run it or will. `code`, `seconds`: exit code and duration of this
-    call."""
+    """Run the command of --notify, unless node0 has run it or will.
+
+    `code`, `seconds`: exit code and duration of this call.
+    """
     status = read_final_status(RunRegistry().directory / record.id)
     if status is None:  # node0 does it at the end
         return
@@ -62,8 +64,10 @@ def notify_of_run(
 
 
 def _claim(session: Session, record: RunRecord) -> bool:
-    """Return True if this call is to run the command. If it raises a HostError, this call must not run the command,
-    because node0 may have given the command to itself."""
+    """Return True if this call is to run the command.
+
+    If this raises a HostError, this call must not run the command, because node0 may have given the command to itself.
+    """
     request: RunReference = {"home": record.home, "id": record.id}
     return call_on_node0(session, record, "run.notify", "claim", request, timeout=NOTIFY_CLAIM).flag("claimed")
 

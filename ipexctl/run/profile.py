@@ -1,8 +1,8 @@
-"""The profile of a run: the profiles of its ranks as one. Pure.
+"""Make the profile of a run from the profiles of its ranks, and the advice that follows from it. Pure.
 
 - The run's parts are those of the rank that waits least for the others, because all ranks step as fast as that one.
-- A collective takes all ranks as long as it takes the last one to arrive, so in each step the shortest communication of
-  any rank is the all-reduce, and what a rank has above that is waiting.
+- A collective takes all ranks as long as it takes the last one to arrive. So in each step the shortest communication of
+  any rank is the all-reduce, and what another rank has above that is waiting.
 - Each advice has the number that it follows from.
 """
 
@@ -20,16 +20,22 @@ from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import format_count
 
 PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
+"""Parts of a step."""
 PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "collectives"}
 _ADVISED: Final = {"data": 0.1, "wait": 0.15, "all_reduce": 0.15}
 """Part → share of a step from which it is worth an advice."""
 PYTHON: Final = 0.25
-"""The same for the time between operators."""
+"""Share of a step from which time between operators is worth an advice."""
 SMALL_PRODUCT: Final = 50e-6
+"""Seconds below which a matrix product is too small for several threads."""
 LOW_SHARE: Final = 0.3
+"""Share of what the processors can do, below which small products are worth an advice."""
 IDLE: Final = 0.5
+"""Share of a step that threads compute. If it is smaller, there is an advice."""
 SLOWED: Final = 3.0
+"""Worst time of a matrix product, compared with its best, from which other programs must use the cores."""
 PRODUCTS_MATTER: Final = 0.5
+"""Share of a step below which matrix products do not explain the FLOP/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +88,17 @@ class RunProfile:
 
     ranks: tuple[RankParts, ...] = ()
     main: RankParts | None = None
-    """The rank that waits least."""
+    """The rank that waits least; None if no rank was profiled."""
     of_main: RankProfile = _NONE
+    """The profile of `main`."""
     operators: tuple[OperatorTime, ...] = ()
-    """Of `main`, per step."""
+    """Operators of `main`, per step."""
     flops: float | None = None
     """FLOP/s of all profiled ranks; None if not counted."""
     peak: float | None = None
+    """FLOP/s that the processors reach in a large product; None if not measured on all ranks."""
     cores: int = 0
+    """Cores that the profiled ranks use."""
     notes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
 
@@ -115,8 +124,10 @@ class RunProfile:
 
 
 def profile_of(profiles: Mapping[int, RankProfile], omp: int | None = None) -> RunProfile | None:
-    """Return the profile of a run's newest request; profiles of earlier requests are of other steps. None if no rank
-    was profiled, nor said why not. `omp`: threads of a rank that the user chose; None if ipexctl did."""
+    """Return the profile of the newest request. Profiles of earlier requests are of other steps, and are left out.
+
+    None if no rank was profiled, nor said why not. `omp`: threads of a rank that the user chose; None if ipexctl did.
+    """
     newest = max((profile.order for profile in profiles.values()), default=(0, 0))
     profiles = {rank: profile for rank, profile in sorted(profiles.items()) if profile.order == newest}
     usable = {rank: profile for rank, profile in profiles.items() if profile.is_usable}
@@ -125,25 +136,26 @@ def profile_of(profiles: Mapping[int, RankProfile], omp: int | None = None) -> R
         return RunProfile(notes=notes) if notes else None
     shared = _all_reduce(list(usable.values()))
     ranks = tuple(_parts(rank, profile, shared) for rank, profile in usable.items())
-    main = min(ranks, key=lambda each: each.parts["wait"])
-    own = usable[main.rank]
-    is_counted = all(each.flops and not each.is_compiled for each in usable.values())
-    flops = sum(each.flops / each.seconds for each in usable.values()) if is_counted else None
-    peaks = [each.peak for each in usable.values()]
+    main = min(ranks, key=lambda rank: rank.parts["wait"])
+    main_profile = usable[main.rank]
+    is_counted = all(profile.flops and not profile.is_compiled for profile in usable.values())
+    flops = sum(profile.flops / profile.seconds for profile in usable.values()) if is_counted else None
+    peaks = [profile.peak for profile in usable.values()]
     profile = RunProfile(
         ranks=ranks,
         main=main,
-        of_main=own,
-        operators=tuple(_per_step(own)),
+        of_main=main_profile,
+        operators=tuple(_per_step(main_profile)),
         flops=flops,
         peak=sum(peaks) if all(peaks) else None,
-        cores=sum(min(each.threads, each.cores) for each in usable.values()),
+        cores=sum(min(profile.threads, profile.cores) for profile in usable.values()),
         notes=notes,
     )
     return replace(profile, advice=tuple(_advice(profile, omp)))
 
 
 def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
+    """Yield which ranks have no profile, or an incomplete one, and why."""
     reasons: dict[str, list[int]] = {}
     for rank, profile in profiles.items():
         if profile.note:
@@ -160,11 +172,12 @@ def _notes(profiles: Mapping[int, RankProfile]) -> Iterator[str]:
 
 def _all_reduce(profiles: Sequence[RankProfile]) -> float:
     """Return the seconds that the all-reduce itself takes in a step: what the rank that comes last spends in it."""
-    steps = min(len(each.communication) for each in profiles)
-    return sum(min(each.communication[step] for each in profiles) for step in range(steps)) / steps
+    steps = min(len(profile.communication) for profile in profiles)
+    return sum(min(profile.communication[step] for profile in profiles) for step in range(steps)) / steps
 
 
 def _parts(rank: int, profile: RankProfile, all_reduce: float) -> RankParts:
+    """Return where the time of the rank's step goes."""
     steps = max(1, profile.steps)
     seconds = {name: getattr(profile, name) / steps for name in ("data", "forward", "backward", "optimizer", "rest")}
     communication = sum(profile.communication) / steps
@@ -174,13 +187,14 @@ def _parts(rank: int, profile: RankProfile, all_reduce: float) -> RankParts:
 
 
 def _per_step(profile: RankProfile) -> Iterator[OperatorTime]:
+    """Yield the operators with calls and seconds of one step."""
     steps = max(1, profile.steps)
     for operator in profile.operators:
         yield operator._replace(calls=-(-operator.calls // steps), seconds=operator.seconds / steps)
 
 
 def step_sentence(profile: RunProfile) -> str:
-    """Return `a step of 0.21 s: backward 41 %, forward 23 %, …`."""
+    """Return `a profiled step takes 0.21 s: backward 41 %, forward 23 %, …`; empty if no rank was profiled."""
     main = profile.main
     if main is None:
         return ""
@@ -227,6 +241,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
+    """Yield what would make the step faster."""
     main, own = profile.main, profile.of_main
     if main is None:
         return
@@ -235,7 +250,7 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
     used = min(own.threads, own.cores) or 1
     if main.share("data") >= _ADVISED["data"]:
         yield f"waiting for data takes {100 * main.share('data'):.0f} % of a step: more DataLoader workers"
-    most = max(profile.ranks, key=lambda each: each.share("wait"))
+    most = max(profile.ranks, key=lambda rank: rank.share("wait"))
     if most.share("wait") >= _ADVISED["wait"]:
         waiting = f"rank {most.rank} waits {100 * most.share('wait'):.0f} % of a step for rank {main.rank}"
         yield f"{waiting}: give both the same work, and their own cores"
@@ -264,8 +279,9 @@ def _advice(profile: RunProfile, omp: int | None) -> Iterator[str]:
 
 
 def _gaps_sentence(own: RankProfile) -> str:
-    """Return what the time between operators is: Python, sleep, or a queue for a processor, as the kernel's figures
-    say."""
+    """Return what the time between operators is, as the kernel's figures say: Python, sleep, or a queue for a
+    processor.
+    """
     share = f"{100 * own.gaps / own.seconds:.0f} % of a step"
     if own.thread_cpu is None or own.queued is None:
         return f"{share} passes between operators, in Python or asleep, or in a queue for a processor: not measured"
@@ -279,7 +295,7 @@ def _gaps_sentence(own: RankProfile) -> str:
 
 
 def lines_of(profile: RunProfile | None) -> tuple[str, ...]:
-    """Return the lines about a profile that `why` shows; empty if there is none."""
+    """Return the lines about a profile that `why` shows; empty without a profile."""
     if profile is None:
         return ()
     texts = (step_sentence(profile), share_sentence(profile), *profile.advice, *profile.notes)

@@ -1,4 +1,4 @@
-"""Lists the runs of the registry with their states, by one call to each home on a node0."""
+"""List the runs of the registry with their states, by one call to each home on a node0."""
 
 from __future__ import annotations
 
@@ -29,17 +29,22 @@ TIMEOUT_CODE: Final = 124
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KnownRun:
-    """A run of the registry. If `status` is None, its state is unknown and `reason` says why."""
+    """A run of the registry. If `status` is None, its state is not known and `reason` says why."""
 
     record: RunRecord
     status: RunStatus | None
     reason: str = ""
+    """Why the state is not known; empty if it is."""
     fix: str = ""
     is_unreachable: bool = False
+    """True if node0 could not be reached."""
     pruned: float | None = None
-    """When node0 pruned its output; its last status is kept."""
+    """When node0 pruned the output of the run, in seconds since the epoch; None if it did not.
+
+    The last status is kept.
+    """
     is_gone: bool = False
-    """True if node0 has no directory for the run."""
+    """True if node0 has pruned the run, or has no record of it."""
 
     id = property(attrgetter("record.id"))
     script = property(attrgetter("record.plan.script"))
@@ -67,8 +72,13 @@ class KnownRun:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a command about this run alone: of the run once it has ended, TIMEOUT_CODE while it lives, 3 if
-        its node0 cannot be reached, 1 if its state is unknown for another reason."""
+        """Exit code of a command that is only about this run.
+
+        - The exit code of the run, once it has ended.
+        - TIMEOUT_CODE while it is alive.
+        - 3 if its node0 cannot be reached.
+        - 1 if its state is unknown for another reason.
+        """
         if self.status is not None and self.status.is_over:
             return self.status.code
         return 3 if self.is_unreachable else 1 if self.reason else TIMEOUT_CODE
@@ -82,13 +92,16 @@ class KnownRun:
 def query_runs(
     records: Sequence[RunRecord], open_session: Callable[[RunRecord], Session], cancel: Cancel
 ) -> list[KnownRun]:
-    """Return the runs with their states, in the order of the records. A run whose node0 does not answer has no
-    status."""
+    """Return the runs with their states, in the order of the records.
+
+    A run whose node0 does not answer has no status.
+    """
     homes: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
         homes.setdefault((record.node0, record.home), []).append(record)
 
     def query(group: list[RunRecord]) -> dict[str, KnownRun]:
+        """Ask one home."""
         with closing(open_session(group[-1])) as session:
             return query_session(session, group)
 
@@ -105,8 +118,10 @@ def query_runs(
 
 
 def query_session(session: Session, records: Sequence[RunRecord]) -> dict[str, KnownRun]:
-    """Ask one home for the states of its runs, by one call. `records`: runs of the same node0 and home. Raises a
-    HostError."""
+    """Ask one home for the states of its runs, in one call; run's ID → the run. Raises a HostError.
+
+    `records`: runs of the same node0 and home.
+    """
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
     reply = call_on_node0(session, newest, "run.runs", "list", request)
@@ -116,6 +131,7 @@ def query_session(session: Session, records: Sequence[RunRecord]) -> dict[str, K
 
 
 def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
+    """Return a run. `document`: what node0 says about it; None if it has no record."""
     if document is None:
         return KnownRun(record, None, f"{record.node0.name} has no record of it any more", is_gone=True)
     if damaged := document.get("unreadable"):
@@ -126,13 +142,15 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
-    """Return the runs with the final status that this machine has of those whose state is unknown."""
+    """Return the runs; those whose state is not known get the final status that this machine has, if any."""
     return [
         replace(run, status=read_final_status(directory / run.record.id)) if run.status is None else run for run in runs
     ]
 
 
 def expired_runs(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
-    """Return the ids of runs that node0 has no record of any more, and that started more than twice `days` ago.
-    Pure."""
+    """Return the IDs of runs that node0 has pruned or has no record of, and that started more than twice `days` ago.
+
+    Pure.
+    """
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]

@@ -1,4 +1,4 @@
-"""Parses and formats sets of ranks, such as `0`, `0-3,8` or `all`. Pure."""
+"""Parse and format sets of ranks, such as `0`, `0-3,8` or `all`. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", r
 
 @dataclass(frozen=True, slots=True)
 class RankSet:
-    """Ranks that a call names. Ranks that the run does not have are left out where the set is used."""
+    """Ranks that the user names. Ranks that the run does not have are left out where the set is used."""
 
     ranges: tuple[range, ...] = ()
     """Empty for all ranks."""
@@ -60,6 +60,7 @@ def parse_ranks(text: str) -> RankSet:
 
 
 def _range(item: str, text: str) -> range:
+    """Return the ranks of one item of a list. Raises a UserError."""
     match = _ITEM.fullmatch(item)
     if match is not None:
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
@@ -79,15 +80,15 @@ def describe_ranks(ranks: Collection[int]) -> str:
 
 
 class RankOnHost(Protocol):
-    """Any record of a rank that says where it runs."""
+    """Any value that has a rank and its host."""
 
     @property
     def rank(self) -> int:
-        """Its number in the run."""
+        """Number of the rank in the run."""
 
     @property
     def host(self) -> str:
-        """Name of the host that it runs on."""
+        """Name of the host where the rank runs."""
 
 
 def name_ranks(ranks: Collection[RankOnHost]) -> str:

@@ -1,9 +1,9 @@
-"""Requests the stacks or a profile of all ranks from node0, parses what py-spy or faulthandler printed, and groups
-ranks.
+"""Get the stacks or a profile of all ranks from node0, parse what py-spy or faulthandler printed, and group the ranks.
 
 - The smallest group comes first, because a rank that differs from the others usually causes the hang.
 - Frames are compared without the parts of a path that differ between nodes.
-- The text comes from processes that are not trusted, so its length is bounded, and what cannot be read is a reason.
+- The text comes from processes that are not trusted, so its length is bounded, and what cannot be read becomes a
+  reason.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ _PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
+    """One call of a stack."""
+
     function: str
     file: str
     line: int | None
+    """None if it is unknown."""
 
     @property
     def place(self) -> str:
@@ -67,12 +70,17 @@ class StackFrame:
 
     @property
     def key(self) -> tuple[str, str, int | None]:
-        """The same on nodes with different homes. Leaves out the class that py-spy adds to a method's name."""
+        """What equal frames have in common, also on nodes with other homes.
+
+        The class that py-spy puts before the name of a method is left out.
+        """
         return self.function.rpartition(".")[2], self.place, self.line
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
+    """A thread and its stack, the innermost call first."""
+
     name: str
     frames: tuple[StackFrame, ...]
     is_main: bool = False
@@ -192,14 +200,20 @@ class Dump:
 
 
 class DumpReceiver:
+    """Collects the parts of a dump, one for each rank."""
+
     def __init__(self, world_size: int) -> None:
-        """`world_size`: 0 if unknown."""
+        """Expect at most so many ranks. `world_size`: 0 if unknown."""
         self._world_size = world_size
         self._rows: list[object] = []
         self.document: dict[str, Any] = {}
+        """The last complete dump, as the local copy keeps it."""
 
     def add(self, message: Mapping[str, object]) -> Dump | None:
-        """Return the dump if this was its last part. Raises a FrameError for more ranks than the run has."""
+        """Add a part.
+
+        Returns the dump if the part was the last one, else None. Raises a FrameError for more ranks than the run has.
+        """
         if 0 < self._world_size <= len(self._rows):
             raise FrameError("stacks of more ranks than this run has")
         self._rows.append(message.get("stacks"))
@@ -211,8 +225,9 @@ class DumpReceiver:
 
 
 def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
-    """Return groups of ranks with equal stacks, each with a line about them, the smallest groups first; then the ranks
-    without a stack, by the reason."""
+    """Return groups of ranks with equal stacks, each with a line about them: the smallest groups first, then the ranks
+    without a stack, by the reason.
+    """
     mute: dict[str, list[RankStacks]] = {}
     for rank in dump.mute:
         mute.setdefault(rank.reason or "it has no Python frame", []).append(rank)
@@ -225,23 +240,26 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
 
 
 def dump(session: Session, record: RunRecord, ranks: Sequence[int] | None) -> Dump | RunStatus:
-    """Request the stacks from node0. Returns the status instead if the run is over. Raises a HostError."""
-    receiver, found = DumpReceiver(record.plan.world_size), None
+    """Get the stacks from node0; the status instead if the run is over. Raises a HostError. `ranks`: None for all."""
+    receiver, received_dump = DumpReceiver(record.plan.world_size), None
 
     def on_frame(frame: Frame) -> None:
-        nonlocal found
-        found = receiver.add(decode_json(frame[1])) or found
+        """Take one part."""
+        nonlocal received_dump
+        received_dump = receiver.add(decode_json(frame[1])) or received_dump
 
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
     reply = call_on_node0(session, record, "run.runs", "dump", request, on_frame=on_frame)
     status = read_status(reply["status"])
-    if found is None and not status.is_over:
+    if received_dump is None and not status.is_over:
         raise HostError("it sent no stacks, or not all of them", Fix(f"try again: `ipexctl why {record.id} --stacks`"))
-    return found or status
+    return received_dump or status
 
 
 @dataclass(frozen=True, slots=True)
 class MissingProfile:
+    """A rank that could not be profiled."""
+
     rank: int
     host: str
     reason: str
@@ -251,7 +269,10 @@ ProfileAnswer: TypeAlias = tuple[MissingProfile, ...]
 
 
 def request_profile(session: Session, record: RunRecord) -> ProfileAnswer | RunStatus:
-    """Return the ranks without a profile, or the status if the run is over. Raises a HostError."""
+    """Profile the next steps of all ranks. Returns the ranks without a profile, or the status if the run is over.
+
+    Raises a HostError.
+    """
     wait = session.timeout or PROFILE_WAIT
     request: RanksRequest = {"home": record.home, "id": record.id, "ranks": None, "wait": wait}
     reply = call_on_node0(session, record, "run.runs", "profile", request, timeout=wait + DUMP_WAIT)
@@ -262,11 +283,12 @@ def request_profile(session: Session, record: RunRecord) -> ProfileAnswer | RunS
 
 
 def read_dump(document: Reply) -> Dump:
-    """Return the dump of a document. Raises MalformedReply for any other content."""
+    """Return the dump that a document describes. Raises MalformedReply for any other content."""
     return Dump(document.number("at"), tuple(_rank(row) for row in document.records("ranks")))
 
 
 def _rank(row: Reply) -> RankStacks:
+    """Return the stacks of one rank."""
     processes = tuple(_process(process) for process in row.records("processes")) if row.get("processes") else ()
     reason = str(row.get("why") or "")
     if not processes and not reason:
@@ -277,6 +299,7 @@ def _rank(row: Reply) -> RankStacks:
 
 
 def _process(row: Reply) -> Process:
+    """Return one process. Output that cannot be read becomes a reason."""
     pid, how, reason = row.integer("pid"), row.text("how"), row.text("why") if row.get("why") else ""
     try:
         text = row["text"][:_MOST_TEXT]
@@ -289,37 +312,41 @@ def _process(row: Reply) -> Process:
 
 
 def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
-    """Parse `py-spy dump --json`; raises ValueError, KeyError or TypeError for other text."""
-    found = []
+    """Parse the output of `py-spy dump --json`. Raises ValueError, KeyError or TypeError for other text."""
+    threads = []
     for thread in parse_json(text):
         name = str(thread.get("thread_name") or "")
         frames = tuple(
             StackFrame(str(frame["name"]), str(frame["filename"]), _line_number(frame["line"]))
             for frame in thread["frames"]
         )
-        found.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
-    return _with_main(found)
+        threads.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
+    return _with_main(threads)
 
 
 def _line_number(value: object) -> int | None:
+    """Return the line; None if it is none."""
     return value if type(value) is int and value > 0 else None
 
 
 def read_faulthandler(text: str) -> tuple[Thread, ...]:
-    """Parse faulthandler's output, which begins with the youngest thread and ends with the main one."""
-    found: list[tuple[str, list[StackFrame]]] = []
+    """Parse the output of faulthandler, which begins with the youngest thread and ends with the main one."""
+    stacks: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         if match := _THREAD.fullmatch(line):
-            found.append((match["name"] or match["id"], []))
-        elif (match := _FRAME.fullmatch(line)) and found:
+            stacks.append((match["name"] or match["id"], []))
+        elif (match := _FRAME.fullmatch(line)) and stacks:
             number = int(match["line"]) if match["line"].isdigit() else None
-            found[-1][1].append(StackFrame(match["function"], match["file"].strip('"'), number))
-    threads = [Thread(name, tuple(frames)) for name, frames in found]
+            stacks[-1][1].append(StackFrame(match["function"], match["file"].strip('"'), number))
+    threads = [Thread(name, tuple(frames)) for name, frames in stacks]
     return _with_main([*threads[:-1], replace(threads[-1], is_main=True)] if threads else [])
 
 
 def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """Put the main thread first. py-spy does not mark it if it could not read thread ids."""
+    """Put the main thread first.
+
+    If py-spy could not read thread IDs, it does not mark one, and the likeliest is taken.
+    """
     if threads and not any(thread.is_main for thread in threads):
         likely = next(
             (thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"), None

@@ -1,5 +1,8 @@
-"""Begins host starters (`node/run/host_starter/__main__.py`): with a run, and after a host's reboot by a call that
-follows."""
+"""Begin host starters (`node/run/host_starter/__main__.py`): with a run, and after a host's reboot by a call that
+follows.
+
+A starter starts the ranks of its host, so that no node has to log in to another.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,17 @@ OpenHost = Callable[[Host, Cancel], Session]
 
 
 def unpack_line(plan: Plan, size: int) -> str:
-    """Return the line of sh that unpacks an archive, the next `size` bytes of stdin, into the run's directory, readable
-    by its account alone."""
+    """Return the sh line that unpacks an archive, the next `size` bytes of stdin, into the run's directory, readable by
+    its account only.
+    """
     return f"(umask 077; head -c {size} | tar -xpof - -C {shlex.quote(plan.rundir)}) || exit 1\n"
 
 
 def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: bytes = b"") -> None:
-    """Begin the starter of ranks on the session's host. The starter ends with the supervisor. `files`: an archive to
-    unpack first. Raises a HostError."""
+    """Begin the starter of ranks on the session's host. Raises a HostError. The starter ends with the supervisor.
+
+    `files`: an archive to unpack first; empty for none.
+    """
     host = session.host.name
     script = (unpack_line(plan, len(files)) if files else "") + program_line(plan, "run.host_starter", host)
     command = Command(script, "begin the starter of ranks")
@@ -40,14 +46,14 @@ def begin_starter(session: Session, plan: Plan, contact: StarterContact, files: 
 
 
 class LostStarters:
-    """Begins the starters that a run has lost, each in the background.
+    """Begins again the starters that a run has lost, each in the background.
 
-    Node0 says which are lost, and how a starter reaches the supervisor. Which hosts may be contacted comes from the
-    record of this machine alone.
+    node0 says which are lost, and how a starter reaches the supervisor. Which hosts may be contacted comes only from
+    the record of this machine.
     """
 
     def __init__(self, record: RunRecord, open_host: OpenHost | None, cancel: Cancel) -> None:
-        """No starter is begun if `open_host` is None, or if the run was begun on another machine."""
+        """Begin no starter if `open_host` is None, or if the run was begun on another machine."""
         self._plan, self._open_host, self._cancel = record.plan, open_host, cancel
         others = {host.name for host in self._plan.all_hosts} - {self._plan.node0}
         may_begin = record.is_kept and open_host is not None
@@ -56,7 +62,7 @@ class LostStarters:
         self._problems = SimpleQueue[str]()
 
     def begin(self, contact: StarterContact) -> None:
-        """Begin the starters that node0 misses, but for those that are just being begun."""
+        """Begin the starters that node0 misses, except those that are just being begun."""
         for name in contact.hosts:
             if name in self._hosts and name not in self._busy:
                 self._busy.add(name)
@@ -70,6 +76,7 @@ class LostStarters:
         return problems
 
     def _begin(self, name: str, contact: StarterContact) -> None:
+        """Begin one starter. Runs in the background."""
         assert self._open_host is not None
         try:
             with closing(self._open_host(self._hosts[name], self._cancel)) as session:

@@ -1,4 +1,4 @@
-"""Stops a run."""
+"""Stop a run: ask its supervisor on node0, and wait until the run has ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from ipexctl.run.node0 import call_on_node0
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
+    """The state of a run after the request to stop it."""
+
     status: RunStatus
+    """The status after the wait. The run may still be alive then."""
     was: State
+    """The state before the request."""
 
 
 def stop(
@@ -28,9 +32,12 @@ def stop(
     number: int = signal.SIGTERM,
     wait: float = STOP_WAIT,
 ) -> StopResult:
-    """Signal the supervisor; wait until the run has ended. Raises a HostError."""
-    by = identify_caller(os.environ)
-    sender = by and by._asdict()
+    """Signal the supervisor, and wait until the run has ended or `wait` seconds have passed. Raises a HostError.
+
+    `number`: the signal.
+    """
+    caller = identify_caller(os.environ)
+    sender = caller and caller._asdict()
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number, "by": sender}
     reply = call_on_node0(session, record, "run.runs", "stop", request)
     return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

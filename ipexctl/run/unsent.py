@@ -1,5 +1,6 @@
-"""Finds project files that a script names, or that a rank missed, and that sync skips because of an ignore file. Files
-whose names suggest results rather than data get no note.
+"""Find project files that a script names, or that a rank missed, and that sync leaves out because of an ignore file.
+
+Files whose names suggest results rather than data get no note.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from ipexctl.text import join_words
 
 _FILE_NAME: Final = re.compile(r"(?:[\w.+-]{1,100}/){0,8}[\w+-][\w.+-]{0,100}\.[A-Za-z]\w{0,9}")
 _RESULTS: Final = (".pt", ".pth", ".ckpt", ".log", ".png", ".html")
+"""Endings of names of results."""
 _MOST_NAMES: Final = 100
+"""Names of files that are looked for."""
 _MOST_BYTES: Final = 100_000_000
+"""Bytes of a directory whose files are taken together."""
 _MOST_DIRECTORIES: Final = 50
 
 
 def named_files(tree: ast.Module) -> tuple[str, ...]:
-    """Return the names of files among the texts of a script, but for names of results, such as `out.pt`."""
+    """Return the names of files among the texts of a script, except names of results, such as `out.pt`."""
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     names = (text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS))
     return tuple(dict.fromkeys(names))[:_MOST_NAMES]
@@ -39,24 +43,23 @@ def named_files(tree: ast.Module) -> tuple[str, ...]:
 
 def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     """Return a note if the script names files that an ignore file, or a rule for credentials, keeps from the hosts;
-    else nothing."""
+    else nothing.
+    """
     script = spec.project.script
     names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
-    found = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
-    if not found:
+    unsent = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
+    if not unsent:
         return ()
-    keeper = "credentials are not sent" if all(map(is_secret, found)) else "an ignore file keeps {them} from the hosts"
-    options = [
-        word
-        for pattern in dict.fromkeys(_include_pattern(each, project.root) for each in found)
-        for word in ("--include", pattern)
-    ]
+    keeper = "credentials are not sent" if all(map(is_secret, unsent)) else "an ignore file keeps {them} from the hosts"
+    options: list[str] = []
+    for pattern in dict.fromkeys(_include_pattern(path, project.root) for path in unsent):
+        options += ["--include", pattern]
     line = FixCommand("", tuple(options))
     if spec.options.call.is_known:
         line = spec.options.complete(ipexctl_command("run", *options, argv=spec.asked.program))
-    them = "it" if len(found) == 1 else "them"
-    kept = f"{spec.asked.script} names {join_words(found)}, but {keeper.format(them=them)}"
+    them = "it" if len(unsent) == 1 else "them"
+    kept = f"{spec.asked.script} names {join_words(unsent)}, but {keeper.format(them=them)}"
     return (Fix("{kept}; to send {them}: {line}", kept=kept, them=them, line=line),)
 
 
@@ -69,7 +72,10 @@ def _ends(path: str) -> Iterator[str]:
 
 
 def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
-    """Ignored files with one of these names. Ignored directories were not scanned."""
+    """Yield the ignored files with one of these names.
+
+    Ignored directories were not scanned, so files are looked for there.
+    """
     wanted = frozenset(names)
     yield from (path for path in project.ignored if not wanted.isdisjoint(_ends(path)))
     for directory in [path for path in project.ignored if path.endswith("/")][:_MOST_DIRECTORIES]:
@@ -80,22 +86,23 @@ def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
 
 
 def _include_pattern(path: str, root: Path) -> str:
-    """The --include pattern for the files of the same directory, if they are few bytes and no credentials, else for
-    those of the same kind."""
-    place = PurePosixPath(path)
-    if not place.suffix or is_secret(path):
+    """Return the pattern for --include: for all files of the directory if they are few bytes and no credentials, else
+    for those of the same kind.
+    """
+    file = PurePosixPath(path)
+    if not file.suffix or is_secret(path):
         return pattern_for(path)
-    if place.parent == PurePosixPath():
-        return f"/*{pattern_for(place.suffix)[1:]}"
-    beside = [each for each in islice((root / place.parent).iterdir(), _MOST_NAMES) if each.is_file()]
-    is_data = {each.suffix for each in beside} != {place.suffix}
-    is_data &= sum(each.stat().st_size for each in beside) < _MOST_BYTES
-    is_data &= not any(is_secret(f"{place.parent}/{each.name}") for each in beside)
-    return f"{pattern_for(str(place.parent))[1:]}/*{'' if is_data else pattern_for(place.suffix)[1:]}"
+    if file.parent == PurePosixPath():
+        return f"/*{pattern_for(file.suffix)[1:]}"
+    beside = [sibling for sibling in islice((root / file.parent).iterdir(), _MOST_NAMES) if sibling.is_file()]
+    is_data = {sibling.suffix for sibling in beside} != {file.suffix}
+    is_data &= sum(sibling.stat().st_size for sibling in beside) < _MOST_BYTES
+    is_data &= not any(is_secret(f"{file.parent}/{sibling.name}") for sibling in beside)
+    return f"{pattern_for(str(file.parent))[1:]}/*{'' if is_data else pattern_for(file.suffix)[1:]}"
 
 
 def _path_in_project(record: RunRecord, path: str) -> str:
-    """Path in the project of a file that a rank knows by `path`; or empty."""
+    """Return the path in the project of a file that a rank knows by `path`; empty if it is outside the project."""
     with suppress(UserError, OSError):
         tree = f"/code/{tree_name(real_path(record.project), owner_here())}"  # then `.gen2`, and the path
         return posixpath.normpath(posixpath.join(record.plan.cwd, path)).partition(tree)[2].partition("/")[2]
@@ -103,13 +110,15 @@ def _path_in_project(record: RunRecord, path: str) -> str:
 
 
 def project_file(record: RunRecord, path: str) -> str:
-    """As `_path_in_project`; empty if the control machine has no such file."""
+    """Return the same as `_path_in_project`; empty if the control machine has no such file."""
     name = _path_in_project(record, path)
     return name if name and (real_path(record.project) / name).is_file() else ""
 
 
 def line_that_sends(record: RunRecord, path: str) -> tuple[str, str]:
-    """Why sync does not send a file that a rank missed, and the command that does; empty if sync sends it."""
+    """Return why sync does not send a file that a rank missed, and the command that does; both empty if sync sends the
+    file.
+    """
     name, has_it = _path_in_project(record, path), bool(project_file(record, path))
     with suppress(UserError, OSError):
         is_left_out = has_it and all(found.path != name for found in scan_project(real_path(record.project)).found)

@@ -1,4 +1,4 @@
-"""Waits until runs are over, without touching them.
+"""Wait until runs are over, without touching them.
 
 A run is followed without its output, so little is transferred. A node0 that does not answer is asked until the user
 gives up, because a wait of days must survive the reboot of a switch. Nothing here can end or change a run, and an end
@@ -25,14 +25,17 @@ ASK_AGAIN_SECONDS: Final = 10.0
 """Seconds between two attempts to reach a node0 that does not answer."""
 _NO_LINES: Final = LineChoice(ranks=())
 _FIGURES_SECONDS: Final = 60.0
+"""Seconds between two statuses that differ only in figures."""
 
 
 def first_failure(results: Sequence[KnownRun]) -> int:
-    """Exit code of the first run, in the order of the call, that did not succeed. Pure."""
+    """Return the exit code of the first run that did not succeed, in the order of the results; 0 if all did. Pure."""
     return next((result.exit_code for result in results if result.exit_code), 0)
 
 
 class RunWait:
+    """Waits for one run."""
+
     def __init__(
         self,
         record: RunRecord,
@@ -45,7 +48,9 @@ class RunWait:
         self._cancel = cancel
         self._note = note
         self._status: RunStatus | None = None
+        """The last status; None before the first."""
         self._absence: Unreachable | None = None
+        """Why node0 was lost; None while it answers."""
 
     def wait(self) -> KnownRun:
         """Return once the run is over, node0 has no record of it, or the wait was cancelled."""
@@ -62,6 +67,7 @@ class RunWait:
             return _unfinished(self._record, self._status, error)
 
     def _follow(self) -> RunStatus | None:
+        """Follow the run until it is over or node0 is lost."""
         follower = Follower(
             self._record,
             lambda cancel: self._open_session(self._record, cancel),
@@ -77,12 +83,14 @@ class RunWait:
             self._status = follower.status or self._status
 
     def _on_update(self, update: RunUpdate) -> None:
+        """Note that node0 answers again."""
         del update
         if self._absence is not None:
             self._note(f"{self._record.node0.name} is reached again")
             self._absence = None
 
     def _report_absence(self, error: Unreachable) -> None:
+        """Note once that node0 does not answer."""
         if self._absence is None:
             self._note(
                 f"{self._record.node0.name}: {error.reason}; run {self._record.id} may still be running; "
@@ -92,6 +100,7 @@ class RunWait:
 
 
 def _unfinished(record: RunRecord, status: RunStatus | None, error: HostError | None) -> KnownRun:
+    """Return a run whose end was not seen. `error`: why; None if the wait was cancelled."""
     if error is None or isinstance(error, Cancelled):
         return KnownRun(record, status)
     reason = f"{record.node0.name}: {error.reason}"
@@ -105,9 +114,10 @@ def wait_for_runs(
     cancel: Cancel,
     note: Callable[[str], None],
 ) -> Iterator[KnownRun]:
-    """Yield each run's result as it comes. `directory`: the registry's, whose final statuses need no node0."""
+    """Yield the result of each run as it comes. `directory`: of the registry, whose final statuses need no node0."""
 
     def wait(record: RunRecord) -> KnownRun:
+        """Wait for one run."""
         known = read_final_status(directory / record.id)
         if known is not None:
             return KnownRun(record, known)

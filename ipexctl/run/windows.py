@@ -1,8 +1,8 @@
-"""Reads the windows of a run from node0 or from the copy on this machine. A window is what a rank or a host did in
-about ten seconds.
+"""Read the windows of a run from node0, or from the copy on this machine. A window is what a rank or host did in about
+ten seconds.
 
-How much memory the ranks took, which the plan of the next run needs, comes from the windows, too. Windows of a rank
-that the run does not have end the call, because only a broken or hostile node0 sends them.
+The windows also tell how much memory the ranks took, which the plan of the next run needs. If windows of a rank come
+that the run does not have, the call ends, because only a broken or hostile node0 sends them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
 
 _MAX_RECEIVED: Final = 64 << 20
+"""Bytes that node0 may send."""
 _MOST_RUNS_SEARCHED: Final = 5
 """A run that nobody followed left no windows here, so a few of a script's newest runs are looked at."""
 
@@ -44,9 +45,11 @@ class RunWindows:
     """All windows of a run. Times are by node0's clock."""
 
     ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
+    """Rank → its windows."""
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
-    """Keys: the lowest rank of each host, which wrote them."""
+    """Lowest rank of a host, which wrote them → the windows of the host."""
     profiles: Mapping[int, RankProfile] = field(default_factory=dict, hash=False)
+    """Rank → its profile."""
 
 
 def fetch_windows(session: Session, record: RunRecord) -> RunWindows:
@@ -55,6 +58,7 @@ def fetch_windows(session: Session, record: RunRecord) -> RunWindows:
     received = 0
 
     def on_frame(frame: Frame) -> None:
+        """Take one file of windows."""
         nonlocal received
         kind, payload = frame
         received += len(payload)
@@ -68,11 +72,12 @@ def fetch_windows(session: Session, record: RunRecord) -> RunWindows:
 
 
 def read_copied_windows(directory: Path) -> RunWindows:
-    """Windows of the local copy; empty if the run was not followed to its end from this machine."""
+    """Return the windows of the local copy; empty if the run was not followed to its end from this machine."""
     return run_windows(_copied_files(directory))
 
 
 def _copied_files(directory: Path) -> Iterator[WindowsFile]:
+    """Yield the files of windows in a local copy. A file that cannot be read is left out."""
     for path in sorted((directory / "ranks").glob("*.*")):
         if path.suffix in SENT and path.stem.isdigit():
             try:
@@ -83,8 +88,7 @@ def _copied_files(directory: Path) -> Iterator[WindowsFile]:
 
 
 def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
-    """Return the windows of the files that can be read. A damaged file of windows is skipped; a damaged profile says
-    so."""
+    """Return the windows of these files. Damaged windows are left out; a damaged profile says that it is."""
     ranks: dict[int, RankWindows] = {}
     hosts: dict[int, HostWindows] = {}
     profiles: dict[int, RankProfile] = {}
@@ -110,8 +114,11 @@ def check_windows(world_size: int, payload: bytes) -> WindowsFile:
 
 
 def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
-    """Return the most memory that a rank took in the newest run of that script which was followed from this machine;
-    None if there is no such run. `script`: as `plan.script` begins."""
+    """Return the most memory that a rank took in the newest run of a script that was followed from this machine; None
+    without one.
+
+    `script`: the beginning of `plan.script`. Only runs of the same project count.
+    """
     registry = RunRegistry()
     records, _ = registry.read_records(f"{stem_of(script)}-*")
     of_project = (record for record in reversed(records) if record.project == str(project))
