@@ -225,6 +225,23 @@ def wrap_fsdp(module: Any) -> None:
     wrap(module.FullyShardedDataParallel, "__init__", without_id)
 
 
+def refuse_kernels(builder: Any) -> None:
+    """Say of an extension of the script that it is CUDA. `builder`: torch.utils.cpp_extension, which looks for a GPU
+    or a compiler of CUDA, and fails there."""
+
+    def refusing(old: Any) -> Any:
+        def load(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            paths = [sources] if isinstance(sources, str) else sources
+            kernels = [os.path.basename(path) for path in paths if str(path).endswith(".cu")]
+            if kernels and states:
+                raise RuntimeError(refusal(f"the extension {name}, of {', '.join(kernels)},"))
+            return old(name, sources, *args, **kwargs)
+
+        return load
+
+    wrap(builder, "load", refusing)
+
+
 def keep_in_graphs(dynamo: Any) -> None:
     """Let torch.compile call the methods of tensors as a whole, as it traces none that is C++ inside, and take the
     answers about autocast when it compiles."""

@@ -261,7 +261,10 @@ def libraries_are_told_the_truth() -> bool:
 @case
 def what_has_no_counterpart_says_so() -> bool:
     has_triton = find_spec("triton") is not None  # a torch that was built for GPUs brings it
+    builder = importlib.import_module("torch.utils.cpp_extension")
+    sys.modules[f"{Path(sys.argv[1]).name}.gpu_code"].refuse_kernels(builder)
     calls: list[Callable[[], object]] = [lambda: torch.cuda.CUDAGraph()]
+    calls += [lambda: builder.load("fused", ["a.cpp", "/p/a.cu"])]
     calls += [] if has_triton else [lambda: importlib.import_module("triton")]
     said = []
     for call in calls:

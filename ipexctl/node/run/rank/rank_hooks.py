@@ -66,6 +66,7 @@ OF_GPUS = {
     "torch": "install",
     "torch.distributed.fsdp": "wrap_fsdp",
     "torch._dynamo": "keep_in_graphs",
+    "torch.utils.cpp_extension": "refuse_kernels",
 }
 """Module → function in `ipexctl_inrank.gpu_code` to call once the module is imported."""
 OWN_RANKS = {"torch.multiprocessing.spawn": "start_processes", "torch.distributed.launcher.api": "launch_agent"}
