@@ -154,7 +154,7 @@ def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
 def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
     """Yield each MPI of the environment.
 
-    An MPI is left out if another wheel overwrites its mpirun.
+    An MPI is left out if another wheel may have overwritten its mpirun.
     """
     env = gathered.env
     reason = f"it came with the environment {env.name}" if env.name else "it is in the environment"
