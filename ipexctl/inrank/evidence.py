@@ -59,6 +59,7 @@ class Passes:
         """True once the script has called `set_epoch`."""
 
     def after_step(self) -> None:
+        """Count a step of the pass; from its second step on, the pass counts as an epoch."""
         self.steps += 1
         if self.steps == FEWEST_STEPS_OF_EPOCH:
             self.epochs += 1
@@ -75,23 +76,29 @@ FEWEST_STEPS_OF_EPOCH = 2
 
 class Weights:
     """The parameters of an optimizer and the sum of each before its first step, kept for as long as the optimizer
-    lives: what a whole training changed is seen at its end, where the script may have left only the optimizer."""
+    lives: what a whole training changed is seen at its end, where the script may have left only the optimizer.
 
-    def __init__(self, optimizer: Any, at_end: Any) -> None:
+    `leaves`: other tensors that had gradients by then. A script may change them by itself.
+    """
+
+    def __init__(self, optimizer: Any, at_end: Any, leaves: Sequence[Any]) -> None:
         self.optimizer = weakref.ref(optimizer, at_end)
         self._groups, self._first = optimizer.param_groups, parameters_of(optimizer)
-        self._sums = [sum_of(each) for each in self._first]
+        others = {id(each): each for each in leaves if id(each) not in {*map(id, self._first)}}.values()
+        self._sums = [(each, sum_of(each)) for each in (*self._first, *others)]
         self.inside: list[Any] = []
         """Parameters in DistributedDataParallel if there are some, else all."""
         self.outside: list[Any] = []
         """The others, then, without those that the wrapper was told to leave out."""
 
     def has_changed(self) -> bool:
+        """Return True if a tensor has another checksum than before the first step, or the optimizer has other ones."""
         now = [each for group in self._groups for each in group["params"]]
         is_other = [*map(id, now)] != [*map(id, self._first)]
-        return is_other or any(sum_of(each) != before for each, before in zip(self._first, self._sums))
+        return is_other or any(sum_of(each) != before for each, before in self._sums)
 
     def divide(self, models: Sequence[Any]) -> None:
+        """Divide the parameters into those in a model of DistributedDataParallel and the others."""
         named = [(model, *each) for model in models for each in model.module.named_parameters()]
         ignored = {id(each) for model, name, each in named if name in getattr(model, "parameters_to_ignore", ())}
         wrapped = {id(each) for _, _, each in named} - ignored
@@ -101,11 +108,14 @@ class Weights:
         self.inside = self.inside or others
 
     def measures(self) -> tuple[float, float]:
+        """Return the measures of the parameters inside and outside; 0 for none."""
         inside, outside = (measure_of(each) if each else 0.0 for each in (self.inside, self.outside))
         return inside, outside
 
 
 class TrainingEvidence:
+    """Collects evidence from the calls of a training. The hooks of a rank call its methods around torch's own."""
+
     def __init__(self) -> None:
         self.is_on = os.environ.get("IPEXCTL_CHECK_TRAINING") != "0"
         lists: dict[str, Any] = {"parameters": {}, "outside": {}, "inputs": [], "losses": []}
@@ -140,8 +150,12 @@ class TrainingEvidence:
         """Parameters, and their gradients' versions after the last step or backward, as long as nothing has ever
         changed them before the next backward."""
         self._weights: dict[int, Weights] = {}
+        self._leaves: list[weakref.ref[Any]] = []
+        """Tensors that had gradients before the first step of any optimizer."""
         self._forwards = 0
         """Forward passes of DistributedDataParallel that prepare an exchange."""
+        self._prepared = 0
+        """Those that no backward has followed yet."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
         """`models`: all models in DistributedDataParallel."""
@@ -153,7 +167,11 @@ class TrainingEvidence:
             return
         if count == 1:
             key, own = id(optimizer), weakref.ref(self)
-            self._weights[key] = Weights(optimizer, lambda _: getattr(own(), "_end", int)(key))
+            leaves = [leaf for each in self._leaves if (leaf := each()) is not None]
+            self._weights[key] = Weights(optimizer, lambda _: getattr(own(), "_end", int)(key), leaves)
+            self._leaves = []
+            if not type(optimizer).__module__.startswith("torch."):
+                fields["is_written"] = True  # it may use the sum of all gradients on purpose
             for name in ("is_changed", "has_gradients", "has_nonzero"):
                 fields.setdefault(name, False)
         if not fields["has_nonzero"]:
@@ -208,6 +226,7 @@ class TrainingEvidence:
             self._end(key)
 
     def turn_off(self) -> None:
+        """Give up on a training that this does not understand."""
         self.is_on = False
         self._weights.clear()
 
@@ -243,6 +262,7 @@ class TrainingEvidence:
             fields["is_hooked"] = fields.get("is_hooked", False) or bool(getattr(model, "_comm_hooks", None))
 
     def after_step(self) -> None:
+        """Called after each step of each optimizer."""
         self._joined = 0
         self._note_left()
         current = self._passes.get(self._sampler) if self._sampler is not None else None
@@ -250,7 +270,11 @@ class TrainingEvidence:
             current.after_step()
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
-        self._sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        """Called with each batch of a DataLoader, and its iterator."""
+        indices = getattr(iterator, "_index_sampler", None)
+        is_torch_order = type(indices).__module__ == "torch.utils.data.sampler"  # other batch samplers may shuffle rows
+        sampler = getattr(indices, "sampler", None) if is_torch_order else indices
+        self._sampler = sampler if hasattr(sampler, "set_epoch") else None
         if not self._fed and self._is_sampled(1):
             self._feed(batch)
 
@@ -261,6 +285,7 @@ class TrainingEvidence:
             self.fields["is_skipped"] = True
         else:
             self._forwards += 1
+            self._prepared += sys.modules["torch"].is_grad_enabled()
             self.fields["is_synced"] = self.fields.get("is_synced", False) or self._forwards > 1
         if self._fed < MOST_FED and self._is_sampled(1):
             self._fed += 1
@@ -277,6 +302,8 @@ class TrainingEvidence:
         """`nodes`: of its graph."""
         fields = self.fields
         fields["backwards"] += 1
+        fields["is_bypassed"] = fields.get("is_bypassed", False) or not self._prepared
+        self._prepared = max(0, self._prepared - 1)
         self._check_left()
         self._check_kept()
         if loss is None or not self._is_sampled():
@@ -296,6 +323,8 @@ class TrainingEvidence:
         """Most loss functions save the target that they compare with."""
         fields = self.fields
         fields["is_joint"] = fields["is_joint"] or any(map(may_exchange, nodes))
+        if not self._weights:
+            self._leaves += [weakref.ref(node.variable) for node in nodes if hasattr(node, "variable")]
         targets = (getattr(node, "_saved_target", None) for node in nodes)
         target = next((each for each in targets if each is not None), None)
         before, self._target = self._target, self._target if target is None else hash_of([target])
@@ -334,6 +363,7 @@ class TrainingEvidence:
         self._is_grown = False
 
     def after_backward(self) -> None:
+        """Called after each backward."""
         self._joined = 0
         self._check_growth()
         self._note_left()
@@ -347,7 +377,8 @@ class TrainingEvidence:
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""
         self.fields.setdefault("divided", (rows_of(sampler.dataset), len(sampler.dataset), sampler.num_replicas))
-        if not sampler.shuffle:
+        is_torch_order = type(sampler).__iter__ is sys.modules["torch"].utils.data.DistributedSampler.__iter__
+        if not (sampler.shuffle and is_torch_order):
             return
         passes = self._passes_of(sampler)
         passes.now, passes.steps = (sampler.epoch, sampler.seed), 0
@@ -363,6 +394,7 @@ class TrainingEvidence:
         self._passes_of(sampler).is_told = True
 
     def on_collective(self, values: Sequence[Any], *, is_peer_to_peer: bool, is_sum: bool) -> None:
+        """Called before a collective of the script, with its arguments; `is_sum`: it adds numbers of all ranks."""
         size = max(map(size_in, values), default=0)
         self._sent += size
         self._joined = max(self._joined, size)
@@ -379,6 +411,7 @@ class TrainingEvidence:
         self._flat += 0 if in_place else size
 
     def document(self) -> dict[str, Any]:
+        """Return the fields of `RankTraining`; empty if nothing is known."""
         if not self.is_on:
             return {}
         sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
@@ -395,10 +428,12 @@ def rows_of(dataset: Any) -> int:
 
 
 def is_looked_at(step: int) -> bool:
+    """Return True for the first steps, and then for each that follows a power of two."""
     return step <= FIRST_STEPS or not (step - 1) & (step - 2)
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups of an optimizer."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
@@ -411,10 +446,12 @@ def sum_of(tensor: Any) -> int:
 
 
 def is_plain(gradient: Any) -> bool:
+    """Return True for a dense gradient with numbers."""
     return gradient is not None and gradient.layout == sys.modules["torch"].strided and gradient.numel() > 0
 
 
 def version_of(gradient: Any) -> tuple[int, int]:
+    """Return address and version of a gradient: both stay as long as nothing writes to it or replaces it."""
     return gradient.data_ptr(), gradient._version
 
 
@@ -452,6 +489,7 @@ def hash_of(tensors: list[Any]) -> int:
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield the tensors in a batch or in arguments, up to TENSORS of each container and `depth` containers deep."""
     if hasattr(value, "data_ptr"):
         yield value
     elif depth and isinstance(value, (Mapping, tuple, list)):

@@ -9,6 +9,7 @@ of a GPU.
   nothing: they ask torch, and are told that there is no GPU.
 - The dispatcher's key CUDA has no kernels in a torch for CPUs: whatever reaches it asks for a device. So one fallback
   covers all factory functions. Functions are wrapped only where C++ refuses the device before it dispatches.
+- A torch that was built for GPUs, as pip installs it, is changed, too, if it finds none.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import contextlib
 import functools
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import Any, Callable
 
 from . import gpu_ranks, gpu_stand_ins
-from .gpu_state import VARIABLE, GpuCode, of_project, refusal, states, wrap
+from .gpu_state import VARIABLE, GpuCode, of_project, refusal, replace, states, wrap
 
 MAKERS = (
     *("empty.memory_format", "empty_strided", "tril_indices", "triu_indices", "_efficientzerotensor"),
     *("_empty_affine_quantized", "_empty_per_channel_affine_quantized"),
 )
-"""Operators that all factory functions end in; for a torch whose `Library` has no `fallback`."""
+"""Operators that all factory functions end in; for a torch whose `Library` has no `fallback`, or which was built for
+GPUs and so has kernels of them."""
 MORE_FACTORIES = (
     *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "normal"),
     *("frombuffer", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor"),
@@ -76,8 +79,8 @@ def compiler_of(torch: Any) -> Any:
 
 
 def install(torch: Any) -> None:
-    """Change torch, unless it was built for GPUs: its own kernels answer then."""
-    if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None or states:
+    """Change torch, unless it finds a GPU: its own kernels answer then."""
+    if states or torch.cuda.device_count():
         return
     for name in ("torch.jit._builtins", "torch.utils._device"):
         import_module(name)
@@ -120,18 +123,7 @@ def place_factories(gpu: GpuCode) -> None:
 
     gpu.libraries = register_fallback(torch, make_on_cpu)
 
-    compiler = compiler_of(torch)
-
-    def place(old: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            if compiler.is_compiling():
-                kwargs.update({"device": traced(kwargs["device"])} if "device" in kwargs else {})
-            elif "device" in kwargs and gpu.is_gpu(kwargs["device"]):
-                kwargs["device"] = gpu.on_cpu(kwargs["device"])
-            return old(*args, **kwargs)
-
-        return make
-
+    place = functools.partial(_placing, gpu, compiler_of(torch))
     constructors = torch.utils._device._device_constructors()
     for module in (torch, torch.fft, torch.nested):
         for name, function in list(vars(module).items()):
@@ -142,14 +134,33 @@ def place_factories(gpu: GpuCode) -> None:
     wrap(torch.utils._device.DeviceContext, "__init__", lambda old: lambda self, device: old(self, gpu.on_cpu(device)))
 
 
+def _placing(gpu: GpuCode, compiler: Any, old: Any) -> Any:
+    """Return a factory function that makes a GPU's tensors on the CPU, and copies what it would share there."""
+    is_move = old.__name__ in ("as_tensor", "asarray")
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if "device" not in kwargs:
+            return old(*args, **kwargs)
+        if compiler.is_compiling():
+            kwargs["device"] = traced(kwargs["device"])
+        elif gpu.is_gpu(kwargs["device"]):
+            kwargs["device"] = gpu.on_cpu(kwargs["device"])
+            return old(*args, **kwargs).clone() if is_move else old(*args, **kwargs)
+        return old(*args, **kwargs)
+
+    return make
+
+
 def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
     library = torch.library.Library
-    if not hasattr(library, "fallback"):  # before torch 2.5
+    if torch.backends.cuda.is_built() or not hasattr(library, "fallback"):  # before torch 2.5
         aten = library("aten", "IMPL")
-        for name in MAKERS:
-            operator = functools.reduce(getattr, f"{name}.default".split(".")[:2], torch.ops.aten)
-            with contextlib.suppress(RuntimeError):  # an operator that this version lacks
-                aten.impl(name, functools.partial(make, operator), "CUDA")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of kernels that are replaced
+            for name in MAKERS:
+                operator = functools.reduce(getattr, f"{name}.default".split(".")[:2], torch.ops.aten)
+                with contextlib.suppress(RuntimeError):  # an operator that this version lacks
+                    aten.impl(name, functools.partial(make, operator), "CUDA")
         return [aten]
     every = library("_", "IMPL")
     every.fallback(make, "CUDA")  # 30 ms a key: functions for sparse tensors are wrapped
@@ -159,7 +170,7 @@ def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
 def place_tensors(gpu: GpuCode) -> None:
     """Move tensors to the CPU that the script moves to a GPU."""
     torch = gpu.torch
-    uncovered = torch._C.TensorBase.to
+    uncovered = torch.Tensor.__base__.to
 
     def to(old: Any) -> Any:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,7 +184,7 @@ def place_tensors(gpu: GpuCode) -> None:
             elif not gpu.is_placed or str(device) != "cpu":
                 return old(self, *args, **kwargs)
             kwargs = {**dict(zip(("device", "dtype", "non_blocking", "copy"), args)), **kwargs, "device": gpu.cpu}
-            if self.device.type == "cpu" and gpu.copies(sys._getframe(1).f_code.co_filename):
+            if self.device.type == "cpu" and gpu.copies(sys._getframe(1).f_code.co_filename, self if is_gpu else None):
                 kwargs["copy"] = True
             return old(self, **kwargs)
 
@@ -181,7 +192,7 @@ def place_tensors(gpu: GpuCode) -> None:
 
     def cuda(self: Any, *_: Any, memory_format: Any = torch.preserve_format, **__: Any) -> Any:
         gpu.place()
-        is_copy = gpu.copies(sys._getframe(1).f_code.co_filename)
+        is_copy = gpu.copies(sys._getframe(1).f_code.co_filename, self)
         return uncovered(self, gpu.cpu, copy=is_copy, memory_format=memory_format)
 
     def cpu(self: Any, memory_format: Any = torch.preserve_format) -> Any:
@@ -215,9 +226,15 @@ def wrap_fsdp(module: Any) -> None:
 
 
 def keep_in_graphs(dynamo: Any) -> None:
-    """Let torch.compile call the methods of tensors as a whole: it traces none that is C++ inside."""
-    for name in ("to", "cuda", "cpu", "type", "pin_memory") if states else ():
-        dynamo.allow_in_graph(getattr(sys.modules["torch"].Tensor, name))
+    """Let torch.compile call the methods of tensors as a whole, as it traces none that is C++ inside, and take the
+    answers about autocast when it compiles."""
+    if not states:
+        return
+    torch = states[0].torch
+    for name in ("to", "cuda", "cpu", "type", "pin_memory"):
+        dynamo.allow_in_graph(getattr(torch.Tensor, name))
+    for answer in filter(None, (getattr(torch, name, None) for name in gpu_stand_ins.OF_AUTOCAST)):
+        dynamo.assume_constant_result(answer)
 
 
 def is_tag(location: str) -> bool:
@@ -279,8 +296,9 @@ def place_types(gpu: GpuCode) -> None:
         is_number = len(values) == 1 and type(values[0]) is int
         return make_device("cuda", values[0]) if is_number else make_device(*args, **kwargs)
 
-    torch.Generator = stand_in("Generator", make_generator, lambda device="cpu": make_generator(gpu.on_cpu(device)))
-    torch.device = stand_in("device", make_device, device)
+    generator = stand_in("Generator", make_generator, lambda device="cpu": make_generator(gpu.on_cpu(device)))
+    replace(torch, "Generator", generator)
+    replace(torch, "device", stand_in("device", make_device, device))
 
 
 class _StandIn(type):

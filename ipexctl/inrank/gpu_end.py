@@ -13,7 +13,7 @@ from typing import Any, Iterator
 from .gpu_state import is_project_file, refusals, states
 
 OF_GPUS = re.compile(r"\b(?:gpus?|cuda|nccl|accelerators?)\b", re.IGNORECASE)
-QUESTIONS = ("is_available", "device_count", "current_accelerator")
+QUESTIONS = ("is_available", "device_count", "current_accelerator", "is_nccl_available")
 OF_NUMBERS = (ZeroDivisionError, IndexError)
 """What `rank % torch.cuda.device_count()` and a list of no devices raise."""
 LEAVING = ("exit", "quit", "_exit", "abort")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from importlib import import_module
 from typing import Any, Callable
 
 from .gpu_state import NCCL, GpuCode, wrap
@@ -19,7 +18,7 @@ def install(gpu: GpuCode) -> None:
         wrap_models(gpu)
 
 
-def use_gloo(gpu: GpuCode) -> None:  # noqa: C901
+def use_gloo(gpu: GpuCode) -> None:
     torch = gpu.torch
     dist, c10d = torch.distributed, torch.distributed.distributed_c10d
 
@@ -47,23 +46,21 @@ def use_gloo(gpu: GpuCode) -> None:  # noqa: C901
         _wrap_call(dist, c10d, name, with_gloo)
     _wrap_call(dist, c10d, "barrier", barrier)
 
-    meshes = import_module("torch.distributed.device_mesh")
+    meshes = getattr(dist, "device_mesh", None)  # of torch 2.2
 
-    def mesh(old: Any) -> Any:
-        def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
-            return old("cpu" if kind == "cuda" else kind, *args, **kwargs)
+    def on_cpus(old: Any) -> Any:
+        """torch 2.13 names the kind of device when it makes a mesh; scripts give it by its position."""
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            kind = {"device_type": "cpu"} if kwargs.get("device_type") == "cuda" else {}
+            placed = ("cpu" if isinstance(each, str) and each == "cuda" else each for each in args)
+            return old(*placed, **{**kwargs, **kind})
 
         return make
 
-    def mesh_init(old: Any) -> Any:
-        def init(self: Any, kind: Any, *args: Any, **kwargs: Any) -> None:
-            old(self, "cpu" if kind == "cuda" else kind, *args, **kwargs)
-
-        return init
-
-    _wrap_call(dist, meshes, "init_device_mesh", mesh)
-    if hasattr(meshes, "DeviceMesh"):
-        wrap(meshes.DeviceMesh, "__init__", mesh_init)
+    _wrap_call(dist, meshes, "init_device_mesh", on_cpus)
+    if meshes is not None:
+        wrap(meshes.DeviceMesh, "__init__", on_cpus)
 
 
 def _wrap_call(dist: Any, module: Any, name: str, make: Callable[[Any], Any]) -> None:

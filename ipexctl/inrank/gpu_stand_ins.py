@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import resource
 import sys
 import time
 import types
+from abc import ABCMeta
 from typing import Any, Callable
 
 from .gpu_state import AUTOCAST, SCALER, GpuCode, is_project_file, of_project, refusal, wrap
@@ -27,6 +29,9 @@ SILENT = frozenset(
 REFUSED = ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle", "cudart")
 NOW = ("memory_allocated", "memory_reserved", "memory_cached", "device_memory_used", "host_memory_allocated")
 PEAK = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
+OF_AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "get_autocast_gpu_dtype")
+FOR_LIBRARIES = ("mem_get_info", "current_device")
+"""What libraries ask of a GPU that the script names to them: transformers for a `device_map`."""
 
 
 class PastEvent:
@@ -35,17 +40,17 @@ class PastEvent:
     def __init__(self, *_: Any, **__: Any) -> None:
         self._at = 0.0
 
-    def record(self, *_: Any) -> None:
+    def record(self, *_: Any, **__: Any) -> None:
         self._at = time.perf_counter()
 
-    def elapsed_time(self, end: PastEvent) -> float:
+    def elapsed_time(self, end_event: PastEvent) -> float:
         """Return milliseconds."""
-        return (end._at - self._at) * 1000
+        return (end_event._at - self._at) * 1000
 
     def synchronize(self) -> None:
         return
 
-    def wait(self, *_: Any) -> None:
+    def wait(self, *_: Any, **__: Any) -> None:
         return
 
     def query(self) -> bool:
@@ -81,11 +86,11 @@ class Stream(Nothing):
     def synchronize(self) -> None:
         return
 
-    def wait_event(self, *_: Any) -> None:
-        return
+    def wait_event(self, event: Any) -> None:
+        del event
 
-    def wait_stream(self, *_: Any) -> None:
-        return
+    def wait_stream(self, stream: Any) -> None:
+        del stream
 
     def query(self) -> bool:
         return True
@@ -123,6 +128,7 @@ def install(gpu: GpuCode) -> None:
     stand_in_for_cuda(gpu)
     answer_questions(gpu)
     stand_in_for_precision(gpu)
+    answer_for_autocast(gpu)
 
 
 def _ask(gpu: GpuCode) -> bool:
@@ -184,61 +190,66 @@ def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
     def set_device(device: Any) -> None:
         gpu.index = gpu.index if device is None else index_of(device)
 
-    def seed(number: int) -> None:
+    def manual_seed(seed: int) -> None:
         """Seed the CPU, unless the script's own way for CPUs does so."""
         if gpu.is_placed or not gpu.asked:
-            torch.default_generator.manual_seed(int(number))
+            torch.default_generator.manual_seed(int(seed))
 
-    def set_rng_state(state: Any, *_: Any, **__: Any) -> None:
-        if getattr(state, "numel", int)() == torch.default_generator.get_state().numel():  # not that of a real GPU
-            torch.default_generator.set_state(state)
+    def set_rng_state(new_state: Any, *_: Any, **__: Any) -> None:
+        of_cpu = torch.default_generator.get_state().numel()
+        if getattr(new_state, "numel", int)() == of_cpu:  # not that of a real GPU
+            torch.default_generator.set_state(new_state)
 
-    def set_rng_state_all(states: Any) -> None:
-        for state in states:
+    def set_rng_state_all(new_states: Any) -> None:
+        for state in new_states:
             set_rng_state(state)
 
     properties = types.SimpleNamespace(
         name="CPU", major=0, minor=0, total_memory=memory_of_host()[1], multi_processor_count=os.cpu_count()
     )
-    values: dict[str, Callable[..., Any]] = {
-        "set_device": set_device,
+    answers: dict[str, Callable[[], Any]] = {
         "current_device": lambda: gpu.index,
         "is_initialized": lambda: gpu.claims or gpu.is_placed,
-        "is_bf16_supported": lambda *_, **__: True,
-        "get_device_name": lambda *_: "CPU",
-        "get_device_properties": lambda *_: properties,
-        "get_device_capability": lambda *_: (0, 0),
+        "is_bf16_supported": lambda: True,
+        "get_device_name": lambda: "CPU",
+        "get_device_properties": lambda: properties,
+        "get_device_capability": lambda: (0, 0),
         "get_arch_list": list,
-        "mem_get_info": lambda *_: memory_of_host(),
-        "memory_summary": lambda *_, **__: f"{memory_now():,} bytes of the process",
-        "memory_stats": lambda *_: MemoryStats(),
-        "memory_snapshot": lambda *_, **__: [],
-        "utilization": lambda *_: 0,
-        "can_device_access_peer": lambda *_: False,
-        "list_gpu_processes": lambda *_: "",
-        "get_sync_debug_mode": lambda: 0,
-        "is_current_stream_capturing": lambda: False,
-        "current_stream": lambda *_: Stream(),
-        "default_stream": lambda *_: Stream(),
-        "stream": StreamContext,
-        "manual_seed": seed,
-        "manual_seed_all": seed,
-        "seed": lambda: torch.default_generator.seed(),
-        "seed_all": lambda: torch.default_generator.seed(),
+        "mem_get_info": memory_of_host,
+        "memory_summary": lambda: f"{memory_now():,} bytes of the process",
+        "memory_stats": MemoryStats,
+        "memory_snapshot": list,
+        "utilization": int,
+        "can_device_access_peer": bool,
+        "list_gpu_processes": str,
+        "get_sync_debug_mode": int,
+        "is_current_stream_capturing": bool,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "seed": torch.default_generator.seed,
+        "seed_all": torch.default_generator.seed,
         "initial_seed": torch.initial_seed,
-        "get_rng_state": lambda *_: torch.default_generator.get_state(),
+        "get_rng_state": torch.default_generator.get_state,
         "get_rng_state_all": lambda: [torch.default_generator.get_state()] * gpu.devices,
+        **dict.fromkeys(NOW, memory_now),
+        **dict.fromkeys(PEAK, memory_peak),
+        **dict.fromkeys(SILENT, lambda: None),
+    }
+    """Whatever they are asked with: a device, in most cases."""
+    values: dict[str, Callable[..., Any]] = {
+        "set_device": set_device,
+        "stream": StreamContext,
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed,
         "set_rng_state": set_rng_state,
         "set_rng_state_all": set_rng_state_all,
-        **dict.fromkeys(NOW, lambda *_: memory_now()),
-        **dict.fromkeys(PEAK, lambda *_: memory_peak()),
-        **dict.fromkeys(SILENT, lambda *_, **__: None),
+        **{name: _answering(answer) for name, answer in answers.items()},
     }
 
     def for_project(value: Callable[..., Any]) -> Callable[[Any], Any]:
         def make(old: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
-                return (value if of_project() else old)(*args, **kwargs)
+                return (value if of_project() or old.__name__ in FOR_LIBRARIES else old)(*args, **kwargs)
 
             return call
 
@@ -253,6 +264,11 @@ def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
     for name, kind in {"Event": PastEvent, "Stream": Stream, "ExternalStream": Stream, "StreamContext": StreamContext,
                        "device": Device, "device_of": Device}.items():  # fmt: skip
         setattr(cuda, name, kind)
+    bases = sys.modules.get("torch._streambase")  # abstract classes, up to torch 2.6
+    for kind, name in (PastEvent, "_EventBase"), (Stream, "_StreamBase"):
+        base = getattr(bases, name, None)
+        if isinstance(base, ABCMeta):
+            base.register(kind)
     for name in REFUSED:
         old = getattr(cuda, name, None)
         if old is not None:
@@ -278,6 +294,10 @@ def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
     wrap(torch.random, "fork_rng", fork_rng)
 
 
+def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:
+    return lambda *_, **__: answer()
+
+
 def _refusing(name: str, *, is_class: bool) -> Any:
     what = f"torch.cuda.{name}" + ("" if name == "cudart" else ", a part of CUDA graphs,")
 
@@ -285,6 +305,34 @@ def _refusing(name: str, *, is_class: bool) -> Any:
         raise RuntimeError(refusal(what))
 
     return type(name, (), {"__init__": refuse, "__module__": "torch.cuda"}) if is_class else refuse
+
+
+def answer_for_autocast(gpu: GpuCode) -> None:
+    """Answer for the CPU's autocast, once something was placed on a GPU, where torch asks for that of GPUs."""
+    torch = gpu.torch
+
+    def answering(of_cpu: Callable[[], Any]) -> Callable[[Any], Any]:
+        def make(old: Any) -> Any:
+            def answer(*kind: str) -> Any:
+                return of_cpu() if gpu.is_placed and kind in ((), ("cuda",)) else old(*kind)
+
+            return answer
+
+        return make
+
+    is_on, type_of = torch.is_autocast_enabled, getattr(torch, "get_autocast_dtype", None)
+    type_on_cpu = functools.partial(type_of, "cpu") if type_of else torch.get_autocast_cpu_dtype
+    is_on_cpu = functools.partial(is_on, "cpu") if type_of else torch.is_autocast_cpu_enabled  # before torch 2.4
+    for name in OF_AUTOCAST:
+        wrap(torch, name, answering(is_on_cpu if name == "is_autocast_enabled" else type_on_cpu))
+
+    def cast_inputs(old: Any) -> Any:
+        def cast(value: Any, kind: str, dtype: Any) -> Any:
+            return old(value, "cpu" if kind == "cuda" and gpu.is_placed else kind, dtype)
+
+        return cast
+
+    wrap(torch.amp.autocast_mode, "_cast", cast_inputs)  # of torch.amp.custom_fwd
 
 
 def stand_in_for_precision(gpu: GpuCode) -> None:
@@ -317,16 +365,17 @@ def stand_in_for_precision(gpu: GpuCode) -> None:
     autocast.__init__ = init_autocast(autocast.__init__)
 
     def init_scaler(old: Any) -> Any:
+        signature = inspect.signature(old)
+
         @functools.wraps(old)
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            device = args[0] if args and isinstance(args[0], str) else kwargs.get("device", "cuda")
-            if device == "cuda" and of_script():
-                is_on = kwargs.get("enabled", True) if len(args) < 6 else args[5]
-                args = args[:5]
-                kwargs["enabled"] = False
-                if is_on:
+        def init(*args: Any, **kwargs: Any) -> None:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            if given.arguments.get("device", "cuda") == "cuda" and of_script():
+                if given.arguments["enabled"]:
                     gpu.note(SCALER)
-            old(self, *args, **kwargs)
+                given.arguments["enabled"] = False
+            old(*given.args, **given.kwargs)
 
         return init
 

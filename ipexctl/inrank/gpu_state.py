@@ -126,9 +126,11 @@ class GpuCode:
         finally:
             self._moves -= by_project
 
-    def copies(self, name: str) -> bool:
-        """True if a move that this file asks for is a copy."""
-        return self._moves > 0 or is_project_file(name)
+    def copies(self, name: str, tensor: Any = None) -> bool:
+        """True if a move that this file asks for is a copy. A parameter is taken for one that is on the GPU already:
+        its copy would be no parameter."""
+        is_parameter = tensor is not None and tensor.requires_grad and tensor.is_leaf
+        return self._moves > 0 or (is_project_file(name) and not is_parameter)
 
 
 def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -136,9 +138,13 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     old = getattr(owner, name, None)
     if old is None:
         return
-    new = functools.wraps(old)(make(old))
+    replace(owner, name, functools.wraps(old)(make(old)))
+
+
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Put a function or class in the place of torch's, so that torch.jit.script still compiles calls of it."""
+    old, builtins = getattr(owner, name), sys.modules["torch.jit._builtins"]
     setattr(owner, name, new)
-    builtins = sys.modules["torch.jit._builtins"]
     operator = builtins._find_builtin(old)
     if operator is not None:
         builtins._register_builtin(new, operator)

@@ -814,7 +814,7 @@ def watch_collectives(module: Any) -> None:
         def counted(*args: Any, **kwargs: Any) -> Any:
             # torch.compile would trace the counting, and compile anew for each count.
             is_traced = getattr(torch, place).is_compiling()
-            if not is_traced and sys._getframe(1).f_globals.get("__package__") != __package__:  # `ddp.py`
+            if not is_traced and not is_called_by_us(sys._getframe(1)):
                 is_sum = function.__name__.startswith("all_reduce")
                 values = [*args, *kwargs.values()]
                 own.gather(own.evidence.on_collective, values, is_peer_to_peer=is_peer_to_peer, is_sum=is_sum)
@@ -825,6 +825,13 @@ def watch_collectives(module: Any) -> None:
     for name in (*COLLECTIVES, *PEER_TO_PEER):
         if hasattr(module, name):
             setattr(module, name, counting(getattr(module, name), is_peer_to_peer=name in PEER_TO_PEER))
+
+
+def is_called_by_us(frame: Any) -> bool:
+    """Return True for `ddp.py`. `gpu_ranks.py` only passes on what a script has called."""
+    while frame.f_globals.get("__name__") == f"{__package__}.gpu_ranks":
+        frame = frame.f_back
+    return bool(frame.f_globals.get("__package__") == __package__)
 
 
 def watch_fused_steps(module: Any) -> None:

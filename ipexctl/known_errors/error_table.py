@@ -51,6 +51,7 @@ _TIERS: Final = {
 
 @cache
 def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
+    """Return the rows of a section of `table.yaml`, in its order. Raise ValueError if a row has no condition."""
     rows = tuple(map(_row, _sections()[section]))
     if section == "errors" and (loose := [known.id for known in rows if not known.has_condition]):
         raise ValueError(f"rows of table.yaml that say of no error that they explain it: {join_words(loose)}")
@@ -271,7 +272,7 @@ def _checkpoint(found: PatternMatch) -> tuple[str, str]:
     if "name" in found.groups:
         cause = f"{path or 'a checkpoint'} on {host} doesn't match the model: {found.groups['name']} has another shape"
     use = "use a whole checkpoint of this model, the same file on every node"
-    see = "; to compare them: `ipexctl exec -- env -C {cwd} sha256sum {path}`" if path else found.fields()["at"]
+    see = "; to compare them: `ipexctl exec -- env -C {cwd} sha256sum {path}`" if path else ""
     return cause, Fix(use + see, cwd=found.context.plan.cwd, path=path)
 
 
@@ -671,9 +672,15 @@ def _no_variable(found: PatternMatch) -> tuple[str, str]:
     return f"the script reads the variable {name}, which the ranks do not have", fix
 
 
-def _unreachable(found: PatternMatch) -> tuple[str, str]:
-    """A server that the exception, else the failing line of the script, names."""
+def _unreachable(found: PatternMatch) -> tuple[str, str] | None:
+    """A server that the exception, else the failing line of the script, names; None if the server had answered."""
     output, host = found.output, found.output.host
+    if re.search(r"Read timed out|Remote\w* ?[Dd]isconnected|Connection (?:aborted|reset)", output.raised):
+        return None
+    if "Connection refused" in output.raised and "name" in found.groups:
+        cause = "no program listens on port {port} of {name}, to which {process} connects{at}"
+        fix = "correct the address in the script, or start that server before the run"
+        return cause.format_map(found.fields()), fix
     named = re.search(r"['\"/@]((?:[\w-]+\.)+[\w-]+)['\"/:]", output.source)
     name = found.groups.get("name") or (named[1] if named is not None else "")
     cause = f"{host} can't reach {name or 'a server that the script uses'}{found.fields()['at']}"

@@ -61,6 +61,7 @@ _OF_LIBRARY: Final = re.compile(
 _OF_IMPORT: Final = re.compile(r"^<|/importlib/")
 OF_HOOKS: Final = "/hooks/ipexctl_"
 _ERR_LINES, _OUT_LINES = 40, 15
+_OF_HYDRA: Final = ("Set the environment variable HYDRA_FULL_ERROR",)
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""
 _OF_STACKS: Final = (" ", "\t", "Current thread ", "Thread 0x", "Extension modules:")
@@ -91,9 +92,12 @@ class RankOutput:
     """What its wrapper measured when it failed."""
     is_short: bool = False
     """True if a cause counts anywhere in the output, as in a verification's."""
+    is_python: bool = False
+    """True if the rank's command is a Python script or module, which a signal ends as such; a shell ends with 128+N."""
 
     @property
     def process(self) -> str:
+        """Return `rank 3`, or `its process` for the launcher."""
         return "its process" if self.rank is None else f"rank {self.rank}"
 
     @cached_property
@@ -101,14 +105,17 @@ class RankOutput:
         """The signal that killed it, also if a shell turned the signal into exit code 128+N."""
         if self.signal:
             return self.signal
-        return self.exit_code - 128 if self.exit_code in _OF_SHELLS else None
+        has_children = any(each.kind == "child" for each in self.evidence)
+        return self.exit_code - 128 if self.exit_code in _OF_SHELLS and (has_children or not self.is_python) else None
 
     @cached_property
     def text(self) -> str:
+        """Return all lines without colors, stdout before stderr."""
         return "\n".join((*map(bare, self.out), *map(bare, self.err)))
 
     @cached_property
     def last_text(self) -> str:
+        """Return `last_words` as one text, stdout before stderr; all lines of a verification."""
         if self.is_short:
             return self.text
         return "\n".join(filter(None, reversed(self.last_words)))
@@ -119,12 +126,38 @@ class RankOutput:
         for lines in (self.err, self.out):
             cleared = [bare(line) for line in lines]
             start = _last_exception(cleared)
-            if start is not None:
+            if start is not None and not (lines is self.err and self.lines_after_caught):
                 return ("\n".join(cleared[start:]),)
-        return "\n".join(map(bare, self.err[-_ERR_LINES:])), "\n".join(map(bare, self.out[-_OUT_LINES:]))
+        err = self.lines_after_caught or [bare(line) for line in self.err]
+        return "\n".join(err[-_ERR_LINES:]), "\n".join(map(bare, self.out[-_OUT_LINES:]))
+
+    @cached_property
+    def lines_after_caught(self) -> list[str]:
+        """What a script that chose its exit code printed after the last exception, which it had caught; else empty."""
+        has_chosen = any(each.kind == "exited" for each in self.evidence) or (self.exit_code or 1) > 1
+        lines = [bare(line) for line in self.err]
+        start = _last_exception(lines) if has_chosen and self.ended_by is None else None
+        if start is None or not lines[start].startswith(TRACEBACK):
+            return []
+        last = max(at for at, line in enumerate(lines) if line.startswith(TRACEBACK))
+        end = next((at for at in range(last + 1, len(lines)) if not lines[at].startswith((" ", "\t"))), len(lines))
+        after = lines[end + 1 :]
+        return after if any(line.strip() and not line.startswith((" ", "\t", *_OF_HYDRA)) for line in after) else []
+
+    @cached_property
+    def caught(self) -> str:
+        """Such as `KeyError: 'epoch' (train.py, line 3)`: the exception that the script had caught and printed before
+        its last lines; or empty."""
+        if not self.lines_after_caught:
+            return ""
+        lines = [bare(line) for line in self.err]
+        first = RankOutput(self.rank, self.host, err=tuple(lines[: len(lines) - len(self.lines_after_caught)]))
+        said = shorten_text(": ".join(filter(None, first.exception or ())))
+        return said + f" ({first.place})" * bool(first.place)
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
+        """Return type and first line of the exception that ended the process; None without one."""
         match = _EXCEPTION.match(self.raised.partition("\n")[0])
         return (match["type"], match["words"] or "") if match else None
 
@@ -225,7 +258,7 @@ class RankOutput:
         if first.exception is None or (first.exception, first.place) == (self.exception, self.place):
             return ""
         how = "its first cause is" if self.last_text.startswith(_DIRECT_CAUSE, at) else "that was while it handled"
-        return f"{how} {': '.join(first.exception)}" + f" ({first.place})" * bool(first.place)
+        return f"{how} {': '.join(filter(None, first.exception))}" + f" ({first.place})" * bool(first.place)
 
     @cached_property
     def _frames(self) -> list[re.Match[str]]:
@@ -267,7 +300,10 @@ class RankOutput:
     def place(self) -> str:
         """Such as `train.py, line 12`: where the script's own code was; empty if unknown."""
         frame = self._frame
-        return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}" if frame is not None else ""
+        if frame is not None:
+            return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
+        places = (each.text for each in self.evidence if each.kind in ("raised", "exited"))
+        return next(places, "").replace(":", ", line ")
 
 
 def _project_of(requirement: str) -> str:
@@ -276,6 +312,8 @@ def _project_of(requirement: str) -> str:
 
 @dataclass(frozen=True)
 class FailureContext:
+    """What a cause may need to know of the run beside one rank's output."""
+
     run: str
     outputs: tuple[RankOutput, ...] = ()
     launcher_output: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
@@ -284,10 +322,12 @@ class FailureContext:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
+        """Return the hosts of the ranks, each once."""
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
     @cached_property
     def by_rank(self) -> dict[int | None, RankOutput]:
+        """Return rank → its output; of a rank with two, the first."""
         return {output.rank: output for output in reversed(self.outputs)}
 
     @cached_property
@@ -306,13 +346,16 @@ class FailureContext:
 
     @cached_property
     def tiers(self) -> Mapping[str, str]:
+        """Return host → its instruction set, such as `avx2`; hosts without a known one are left out."""
         return {host.name: host.tier for host in self.plan.hosts if host.tier}
 
     @property
     def python(self) -> str:
+        """Return the Python of the ranks."""
         return self.plan.python or "python3"
 
     def has_package(self, requirement: str) -> bool:
+        """Return True if the run's environment has the package that a requirement names."""
         return _project_of(requirement) in self.plan.packages
 
     def version_of(self, requirement: str) -> str:
@@ -321,10 +364,12 @@ class FailureContext:
 
     @property
     def repair(self) -> FixCommand:
+        """Return the command that installs the run's environment again."""
         return read_command(self.plan.install) if self.plan.install else ipexctl_command("install")
 
     @property
     def again(self) -> FixCommand:
+        """Return the command that starts the run again."""
         return ipexctl_command("run", argv=self.plan.asked.program)
 
     @property
@@ -333,9 +378,11 @@ class FailureContext:
         return {_project_of(each): each for each in self.plan.project_packages}
 
     def is_of_project(self, package: str) -> bool:
+        """Return True if the project's lists require the package."""
         return _project_of(package) in self._project_packages
 
     def is_own(self, package: str) -> bool:
+        """Return True if the project itself is this package."""
         return _project_of(package) in map(_project_of, self.plan.project.own)
 
     def install(self, *packages: str) -> FixCommand:
@@ -354,9 +401,11 @@ class FailureContext:
         return call._replace(options=(*call.options, *words))
 
     def exported(self, names: str) -> str:
+        """Return the first variable of `-x` whose name matches the expression; empty if none does."""
         return next((each.name for each in self.plan.asked.exports if re.fullmatch(names, each.name)), "")
 
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """Return the hosts of ranks whose last lines match."""
         if pattern not in self._by_pattern:
             hosts = (output.host for output in self.outputs if pattern.search(output.last_text))
             self._by_pattern[pattern] = tuple(dict.fromkeys(hosts))
@@ -370,6 +419,8 @@ def _folded(hosts: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
+    """A row's text, report or signal, found in the output of one rank."""
+
     output: RankOutput
     context: FailureContext
     groups: Mapping[str, str]
@@ -378,10 +429,12 @@ class PatternMatch:
     """The line, report or signal that matched."""
 
     def measured(self, *kinds: str) -> tuple[Proof, ...]:
+        """Return the evidence of these kinds, of the rank and of the run."""
         return tuple(each for each in (*self.output.evidence, *self.context.evidence) if each.kind in kinds)
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """Return the hosts on which a rank printed the text, in the order of the run; at least this rank's."""
         if self.pattern is None:
             return (self.output.host,)
         hosts = self.context.hosts_with(self.pattern)
@@ -391,6 +444,7 @@ class PatternMatch:
 
     @property
     def quiet_hosts(self) -> tuple[str, ...]:
+        """Return the hosts on which no rank printed the text."""
         if (known := self.hosts) == self.context.hosts:
             return ()
         return tuple(host for host in self.context.hosts if host not in known)
@@ -401,13 +455,15 @@ class PatternMatch:
         return next((each.text for each in self.output.evidence if each.kind == "read"), "")
 
     def fields(self) -> _Fields:
+        """Return name → value for the texts of a row."""
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
         have_no = f"{_folded(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
             have_no = "no node of this run has a"
         is_alone = len(self.context.plan.hosts) == 1
+        used = next((each.text for each in self.output.evidence if each.kind == "used"), "")
         return _Fields(
-            self.groups,
+            {**({"path": used} if used else {}), **self.groups},
             or_without_host="" if is_alone else Fix("; to run without it: `--limit !{host}`", host=output.host),
             rank=output.rank,
             process=output.process,
@@ -480,9 +536,11 @@ class KnownError:
         return is_of_type and is_framed and (self.message is None or bool(self.message.search(raised)))
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
+        """Return cause and fix; None if the row does not apply."""
         return self.explain(found) if self.explain is not None else self.texts(found)
 
     def texts(self, found: PatternMatch) -> tuple[str, str]:
+        """Return the row's own cause and fix with their names filled in."""
         fields, context = found.fields(), found.context
         fields["export"] = context.exported(self.export)
         fields["measured"] = "; ".join(each.text for each in found.measured(*self.needs))
@@ -494,6 +552,8 @@ class KnownError:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
+    """Why a run failed or hangs, with a fix and the evidence."""
+
     id: str
     sentence: str
     fix: str
@@ -509,10 +569,12 @@ class Cause:
 
     @property
     def is_good(self) -> bool:
+        """Return True if the cause says what ended the rank, and does not follow from another rank's end."""
         return self.order in (0, 1, 2, 3, 5)
 
     @property
     def has_followed(self) -> bool:
+        """Return True if the rank only lost another one."""
         return self.order == _ORDER["follows"]
 
     @property
@@ -665,6 +727,7 @@ def _matched(
 
 
 def explain_exception(output: RankOutput, context: FailureContext) -> Cause | None:
+    """Return the exception itself as the cause, for an output that no row explains; None without an exception."""
     if output.exception is None:
         return None
     kind, text = output.exception
@@ -673,6 +736,7 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     what = f"{kind}: {text}" if text else kind
     read = [each.text for each in output.evidence if each.kind == "read" and each.text not in f"{text}{line}"]
     facts = [f"it was reading {each}" for each in read[:1]]
+    facts += [f"it had {each.text} open" for each in output.evidence if each.kind == "used"]
     facts += [each.text for each in output.evidence if each.kind in ("content", "made")]
     said = (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before, *facts)
     sentence = "; ".join(filter(None, said))

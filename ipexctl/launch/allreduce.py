@@ -169,7 +169,6 @@ def reason_text(context: LaunchContext, choice: Choice, way: str, oldest: Versio
         "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
         "torch-too-old": f"torch is {torch}, and {way} needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared uses it anyway",
-        "torch-for-gpus": "the torch of the environment is built for GPUs",
         "other-processor": f"{way} needs x86-64, and {hosts} has another processor",
     }
     return texts[choice.reason]

@@ -48,8 +48,6 @@ OLDEST_HALF: Final[Version] = (2, 0)
 """The first torch for which the hooks can change products of bf16 and fp16."""
 OLDEST_GPU_CODE: Final[Version] = (2, 0)
 """The first torch with `torch.utils._device`, which knows all functions that make tensors on a device."""
-_CUDA_PACKAGES: Final = ("nvidia-cu", "nvidia-nccl")
-"""Beginnings of the names of packages that only a torch for GPUs needs."""
 _BF16_TIERS: Final = ("avx512_bf16", "amx")
 _INSTRUCTIONS: Final = "bf16 instructions (AMX or AVX512_BF16)"
 
@@ -134,14 +132,10 @@ def _choose_fused_optimizer(context: LaunchContext) -> Choice:
 
 
 def _choose_gpu_code(context: LaunchContext) -> Choice:
-    """Return the mode; off with a torch that was built for GPUs, because its own kernels answer, and it may find
-    a GPU.
-    """
-    mode, packages = context.gathered.asked.gpu_code, context.gathered.env.packages
+    """Return the mode. Ranks leave a torch alone that finds a GPU."""
+    mode = context.gathered.asked.gpu_code
     if mode == "off":
         return GPU_CODE.off
-    if any(name.startswith(_CUDA_PACKAGES) for name in packages):
-        return Choice("off", "torch-for-gpus")
     if (against := obstacle_of_hooks(context, OLDEST_GPU_CODE)) is not None:
         return GPU_CODE.off._replace(reason=against)
     return Choice(mode, "default" if mode == "auto" else "asked")

@@ -73,7 +73,7 @@ class HangPlace:
 
     @property
     def names(self) -> str:
-        """The ranks and their hosts."""
+        """Return such as `ranks 0-1 on node1`."""
         return f"{describe_ranks(self.ranks)} on {fold(self.hosts)}"
 
     @property
@@ -85,7 +85,7 @@ class HangPlace:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Why a run hangs."""
+    """Who waits for whom."""
 
     kind: HangKind
     causes: tuple[HangPlace, ...]
@@ -96,12 +96,12 @@ class Hang:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that cause the hang; if none does, the smallest group of those that wait."""
+        """Return the ranks that do not arrive; if all wait, those of the last place."""
         return tuple(rank for place in self.causes or self.waiting[-1:] for rank in place.ranks)
 
     @property
     def sentence(self) -> str:
-        """Who waits for whom."""
+        """Return who is where, and who waits in which call."""
         verb = "wait" if self.is_sure else "sleep"
         waits = join_words(
             [f"{place.names} {_verb(place, verb)} in {place.place}" for place in self.waiting[:_MOST_NAMED]]
@@ -298,9 +298,7 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
-    """Return the lines about the stacks of a run: why it hangs, if they show it, and with `places` where each
-    rank is.
-    """
+    """Return the lines that show new stacks: who waits for whom, then where each rank is."""
     hang = explain_hang(dump)
     who = [] if hang is None else [shorten_text(hang.sentence, _MAX_SENTENCE)]
     head = Fix(f"the ranks at {format_clock(dump.at)} (`ipexctl why {run}` shows this again):")

@@ -124,11 +124,18 @@ CONTINUING_CODE = {
 }
 
 
+def place_of(said: str) -> list[str]:
+    """The kind of the fact that names the script's line."""
+    return [] if "KeyboardInterrupt" in said else ["exited" if "ended itself" in said else "raised"]
+
+
 @pytest.mark.parametrize("python", SOME_PYTHONS)
 def test_failures_are_reported_and_output_is_unchanged(shim: HookDirectory, python: str) -> None:
     for what, (code, said) in FAILING_CODE.items():
         got, plain = shim.run(python, code), bare(python, code)
-        assert re.match(rf"\d+ {re.escape(said)}", shim.note()), what
+        *facts, end = shim.note().splitlines()
+        assert re.match(rf"\d+ {re.escape(said)}", end), what
+        assert [re.sub(r"^\d+ 0 fact (\w+) .*", r"\1", fact) for fact in facts[-1:]] == place_of(said), what
         assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr), what
 
 

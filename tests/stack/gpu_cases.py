@@ -7,17 +7,20 @@ part of torch that it changes.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import io
 import os
 import pickle
 import sys
 import traceback
+import typing
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -75,7 +78,21 @@ def moves_are_copies_as_between_two_memories() -> bool:
     buffer = torch.zeros(2)
     batch = buffer.cuda()
     buffer.fill_(9.0)
-    return torch.equal(before, kept) and torch.equal(best["weight"], kept) and float(batch.sum()) == 0.0
+    array = np.zeros(2, dtype=np.float32)
+    taken = torch.as_tensor(array, device="cuda"), torch.asarray(array, device=0)
+    array[:] = 9.0
+    kept_apart = float(batch.sum()) == float(taken[0].sum()) == float(taken[1].sum()) == 0.0
+    return torch.equal(before, kept) and torch.equal(best["weight"], kept) and kept_apart
+
+
+@case
+def a_parameter_that_is_on_a_gpu_stays_a_parameter() -> bool:
+    weight = torch.zeros(2, device="cuda", requires_grad=True)
+    moved = [weight.to("cuda"), weight.cuda(), weight.to(0), weight.to(torch.device("cuda"))]
+    snapshot = weight.cpu()
+    with torch.no_grad():
+        weight.add_(1.0)
+    return all(each is weight for each in moved) and float(snapshot.sum()) == 0.0
 
 
 @case
@@ -84,6 +101,35 @@ def devices_stay_values() -> bool:
     both = pickle.loads(pickle.dumps(device)), copy.deepcopy(device)
     is_kind = isinstance(device, torch.device) and type(device) == torch.device  # noqa: E721
     return is_kind and all(found == device and found.index == 1 for found in both)
+
+
+@case
+def classes_of_devices_and_generators_are_as_before() -> bool:
+    @functools.singledispatch
+    def kind(value: object) -> str:
+        return type(value).__name__
+
+    def typed(x: torch.Tensor, where: torch.device | None = None) -> torch.device | str:
+        return where or x.device
+
+    @torch.jit.script  # type: ignore[untyped-decorator]
+    def scripted(x: torch.Tensor, where: torch.device) -> torch.Tensor:
+        return x.to(where) + torch.ones(1, device=torch.device("cpu"))
+
+    kind.register(torch.device, lambda _: "a device")
+    hints = typing.get_type_hints(typed)
+    cpu = torch.device("cpu")
+    return (
+        kind(cpu) == "a device"
+        and hints["where"] == Optional[torch.device]  # noqa: UP045
+        and {torch.device: 1}[type(cpu)] == 1
+        and issubclass(type(cpu), torch.device)
+        and repr(torch.device) == repr(type(cpu))
+        and pickle.loads(pickle.dumps(torch.device)) is torch.device
+        and copy.deepcopy(torch.Generator) is torch.Generator
+        and scripted(torch.ones(1), cpu).device == cpu
+        and torch.device(type="cuda", index=1) == torch.device("cuda:1")
+    )
 
 
 @case
@@ -138,8 +184,34 @@ def autocast_is_bf16_and_no_loss_is_scaled() -> bool:
             types.append((square @ square).dtype)
     with torch.autocast("cuda", enabled=False):
         types.append((square @ square).dtype)
-    scaler = torch.cuda.amp.GradScaler()
-    return types == [torch.bfloat16] * 3 + [torch.float32] and not scaler.is_enabled()
+    scalers = torch.cuda.amp.GradScaler(), torch.cuda.amp.GradScaler(2.0**16, 2.0, 0.5, 2000, True)
+    return types == [torch.bfloat16] * 3 + [torch.float32] and not any(scaler.is_enabled() for scaler in scalers)
+
+
+@case
+def functions_of_autograd_get_the_types_that_they_ask_for() -> bool:
+    if not hasattr(torch.amp, "custom_fwd"):
+        return True  # before torch 2.4, custom_fwd knows GPUs alone
+    seen: list[Any] = []
+
+    class Square(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            seen.append((x.dtype, torch.is_autocast_enabled()))
+            return x @ x
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return grads[0] @ ctx.saved_tensors[0]
+
+    x = torch.eye(2, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.float16):
+        seen.append((torch.get_autocast_gpu_dtype(), torch.is_autocast_enabled()))
+        Square.apply((x @ x).bfloat16()).sum().backward()
+    return seen == [(torch.bfloat16, True), (torch.float32, False)] and x.grad is not None
 
 
 @case
@@ -150,11 +222,16 @@ def streams_events_and_memory_have_stand_ins() -> bool:
         made = torch.ones(1, device="cuda")
     end.record()
     torch.cuda.synchronize()
+    took = start.elapsed_time(end)
     torch.cuda.current_stream().wait_stream(torch.cuda.Stream())
     sizes = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(0), torch.cuda.mem_get_info()[1])
     torch.cuda.empty_cache()
+    torch.cuda.manual_seed(seed=3)
+    start.record(stream=torch.cuda.current_stream(device=0))
+    named = (torch.cuda.get_device_name(device=0), torch.cuda.max_memory_allocated(device="cuda"))
+    assert named[0] and named[1] and torch.cuda.get_rng_state(device="cuda").numel()
     peak = torch.cuda.memory_stats()["allocated_bytes.all.peak"]
-    return all_on_cpu(made) and start.elapsed_time(end) >= 0.0 and min(*sizes, peak) > 1 << 20
+    return all_on_cpu(made) and took >= 0.0 and min(*sizes, peak) > 1 << 20
 
 
 @case
@@ -183,13 +260,16 @@ def libraries_are_told_the_truth() -> bool:
 
 @case
 def what_has_no_counterpart_says_so() -> bool:
+    has_triton = find_spec("triton") is not None  # a torch that was built for GPUs brings it
+    calls: list[Callable[[], object]] = [lambda: torch.cuda.CUDAGraph()]
+    calls += [] if has_triton else [lambda: importlib.import_module("triton")]
     said = []
-    for call in (lambda: torch.cuda.CUDAGraph(), lambda: importlib.import_module("triton")):
+    for call in calls:
         try:
             call()
         except (RuntimeError, ImportError) as error:
             said.append(str(error))
-    return len(said) == 2 and all("GPU" in text for text in said) and find_spec("triton") is None
+    return len(said) == len(calls) and all("GPU" in text for text in said)
 
 
 @case
@@ -203,14 +283,19 @@ def a_script_of_torchscript_is_compiled() -> bool:
 
 @case
 def models_are_compiled_in_one_graph() -> bool:
-    if not hasattr(torch, "compile") or (sys.version_info >= (3, 12) and torch.__version__ < "2.4"):
-        return True  # this torch compiles nothing here
+    first_torch = {(3, 11): "2.1", (3, 12): "2.4", (3, 13): "2.6"}.get(sys.version_info[:2], "2.0")
+    if not hasattr(torch, "compile") or torch.__version__ < first_torch:
+        return True  # this torch compiles nothing with this Python
 
     def step(x: torch.Tensor) -> torch.Tensor:
         here = x.cuda() + torch.zeros(3, device="cuda") + torch.ones(3, device=x.device)
         return here.to(torch.device("cuda", 0)).cpu() + torch.tensor([1.0, 1.0, 1.0], device="cuda")
 
-    return all_on_cpu(torch.compile(step, fullgraph=True, backend=BACKEND)(torch.ones(3)))
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        return x.half() if torch.is_autocast_enabled() else x
+
+    made = torch.compile(step, fullgraph=True, backend=BACKEND)(torch.ones(3))
+    return all_on_cpu(made, torch.compile(cast, fullgraph=True, backend=BACKEND)(torch.ones(3)))
 
 
 def main() -> int:

@@ -727,6 +727,74 @@ def data_that_parts() -> None:
     train(model, descent(model), data=data)
 
 
+@right
+def moved_by_hand() -> None:
+    """An optimizer that only has a schedule, of a number without a gradient."""
+    model, number = DistributedDataParallel(network()), nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([number], 0.01)
+
+    def move(_: int) -> None:
+        with torch.no_grad():
+            for each in model.parameters():
+                each -= optimizer.param_groups[0]["lr"] * each.grad
+
+    train(model, optimizer, before_step=move, clear=model.zero_grad)
+
+
+class DualAveraging(torch.optim.Optimizer):  # type: ignore[misc]
+    """Steps from the first parameters by the sum of all gradients."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.001})
+        self.first = [each.detach().clone() for each in self.param_groups[0]["params"]]
+
+    def step(self, closure: Any = None) -> None:
+        for each, first in zip(self.param_groups[0]["params"], self.first, strict=True):
+            each.data.copy_(first - 0.001 * each.grad)
+
+
+@right
+def sums_of_gradients() -> None:
+    model = DistributedDataParallel(network())
+    train(model, DualAveraging(model.parameters()), clear=nothing)
+
+
+class Buckets:
+    """Batches of rows that it shuffles anew in each epoch."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler, self.random = sampler, seeded(3 + rank())
+
+    def __iter__(self) -> Any:
+        rows = list(self.sampler)
+        order = torch.randperm(len(rows), generator=self.random).tolist()
+        for at in range(0, len(rows), 8):
+            yield [rows[each] for each in order[at : at + 8]]
+
+
+class Shuffled(DistributedSampler):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        rows = list(super().__iter__())
+        return iter([rows[each] for each in torch.randperm(len(rows)).tolist()])
+
+
+@right
+def shuffled_after_the_sampler() -> None:
+    model, data = DistributedDataParallel(network()), samples()
+    optimizer = descent(model)
+    train_set(model, optimizer, DataLoader(data, batch_sampler=Buckets(DistributedSampler(data))))
+    train_set(model, optimizer, DataLoader(data, batch_size=8, sampler=Shuffled(data)))
+
+
+@right
+def personal_models() -> None:
+    """One model of all ranks, and then one of each rank's own data."""
+    model = DistributedDataParallel(network())
+    counted = iter(range(STEPS))
+    loss_of = lambda values: error((model if next(counted) < 5 else model.module)(values), values)  # noqa: E731
+    train(model, descent(model), loss_of=loss_of)
+
+
 def run_in_child(number: int, name: str, case: Case) -> None:
     child = os.fork()
     if child:

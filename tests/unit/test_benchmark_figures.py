@@ -152,7 +152,7 @@ def test_each_table_of_the_pages_names_its_call_its_machine_and_its_version() ->
     tables = [table for page in DOCS.glob("*.md") for table in tables_of(page.name) if table[0] != GOALS]
     assert len(tables) > len(FIRST)
     assert {name for name, _ in tables} <= set(PARTS)
-    stamp = r"Medians of (?!1,)\d+, [\d-]{10}, load [\d.]+, `--only (\S+)[^`]*`; [^;]+, ipexctl \S+\."
+    stamp = r"Medians of (?!1,)\d+(?: \(\w+: \d+\))?, [\d-]{10}, load [\d.]+, `--only (\S+)[^`]*`; [^;]+, ipexctl \S+\."
     for name, text in tables:
         last = text.splitlines()[-1]
         found = re.fullmatch(stamp, last)
@@ -181,6 +181,8 @@ def typed_in(text: str) -> list[str]:
         tables = "".join(map(cited_tables, re.findall(r"benchmarks\.md#([\w-]+)", paragraph)))
         if "fine-tune.md#what-ranks-share" in paragraph:
             tables += "".join(table for _, table in tables_of("guides/fine-tune.md"))
+        if "fast.md#bf16-and-fp16" in paragraph:
+            tables += "".join(table for _, table in tables_of("fast.md"))
         measured = set(re.findall(r"\d+(?:\.\d+)?", tables))
         measured |= {f"{int(number.replace(',', '')) / 1000:.1f}" for number in re.findall(r"\d+,\d{3}", tables)}  # MB
         prose = _VERSION.sub("", re.sub(r"\]\([^)]*\)|`[^`]*`", "", " ".join(paragraph.split())))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional
 
-from ipexctl.node.common.json_records import decode, encode
-from ipexctl.node.common.plan import Plan  # noqa: TC001  # `decode` looks it up
+from ipexctl.node.common.json_records import check_type, decode, encode
+from ipexctl.node.common.plan import Plan, read_plan
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -72,6 +72,13 @@ class Start(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Start({self.plan.id!r})"  # no secrets in logs
+
+
+def read_start(document: object) -> Start:
+    """Decode the second line of the supervisor's stdin; raises a ValueError. `decode` alone would lose what the plan
+    has chosen for each option of `rank_options.py`."""
+    document = check_type(dict, document, "the request")
+    return decode(Start, document, "the request", {"plan": read_plan(document.get("plan"))})
 
 
 class StarterContact(NamedTuple):

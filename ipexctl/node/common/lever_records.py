@@ -53,7 +53,11 @@ class Lever(NamedTuple):
         if not self.acted:
             return f"{self.option} changed no step: {self.reason}"
         more = f"; {self.reason}" if self.reason else ""
-        steps = f"in {self.steps:,} steps" if self.steps else "but in no step of an optimizer"
+        steps = (
+            f"in {self.steps:,} step{'' if self.steps == 1 else 's'}"
+            if self.steps
+            else "but in no step of an optimizer"
+        )
         return f"{self.option} acted{'' if self.steps else ','} {steps}{more}"
 
     @property
@@ -95,7 +99,7 @@ def _became(name: str, notes: Sequence[LeverNote], plan: Plan) -> Lever:
     elif not plan.asked.meter:
         return lever._replace(reason="--no-meter counts nothing")
     else:
-        return lever._replace(reason="no process of a rank told it: none imported torch, or it was killed")
+        return lever._replace(reason="no process of a rank told it before its end")
     return lever._replace(acted=False, reason=reason)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ChoiceReason = Literal[
     "default", "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host", "one-host", "one-rank",
     "backend-asked", "unequal-hosts", "hooks-off", "torch-unknown", "torch-too-old", "other-processor",
-    "more-ranks-than-cores", "no-amx", "no-bf16", "torch-for-gpus",
+    "more-ranks-than-cores", "no-amx", "no-bf16",
 ]  # fmt: skip
 """`asked`: the option names this mode. `no-amx` and `no-bf16`: processors of `hosts` gain little or nothing.
 `launch/rank_rules.py` has the sentences."""

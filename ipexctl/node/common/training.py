@@ -119,10 +119,12 @@ class WrongTraining(NamedTuple):
 
     @classmethod
     def seen(cls, kind: str, ranks: Iterable[int], evidence: str) -> WrongTraining:
+        """Return the wrong training of a kind; a kind of `_QUESTIONS` is not certain."""
         return cls(kind, tuple(ranks), evidence, kind in _WRONG)
 
     @property
     def sentence(self) -> str:
+        """Return who did what, by which evidence, and what to change or to check."""
         first, last = min(self.ranks, default=0), max(self.ranks, default=0)
         is_row = len(self.ranks) == last - first + 1
         named = f"{first}-{last}" if is_row else ", ".join(map(str, self.ranks[:16]))
@@ -133,6 +135,8 @@ class WrongTraining(NamedTuple):
 
 
 class RankProgress(NamedTuple):
+    """How far a rank's training has come."""
+
     step: int = 0
     """Optimizer steps of the process."""
     before: int = 0
@@ -147,6 +151,8 @@ class RankProgress(NamedTuple):
 
 
 class RankTraining(NamedTuple):
+    """What one rank's process says of its training. The defaults accuse nobody."""
+
     levers: tuple[LeverNote, ...] = ()
     """What became of each option that makes a training faster, in this rank."""
     progress: RankProgress = RankProgress()
@@ -168,7 +174,8 @@ class RankTraining(NamedTuple):
     """Pairs of successive steps that were looked at, and those between which a backward added to the gradients."""
     carried: int = 0
     is_written: bool = False
-    """True once something cleared or changed a gradient between a step and the next backward; of all steps."""
+    """True once something cleared or changed a gradient between a step and the next backward, of all steps; or if the
+    optimizer is not torch's."""
     elements: int = 0
     """Numbers in the parameters of the first optimizer."""
     largest: int = 0
@@ -207,6 +214,8 @@ class RankTraining(NamedTuple):
     """True once a model has prepared to exchange gradients."""
     is_skipped: bool = False
     """True if a forward pass was in `no_sync()`."""
+    is_bypassed: bool = False
+    """True if a backward followed no forward pass of a model in DistributedDataParallel."""
     is_hooked: bool = False
     """True if the script gave a model a communication hook, whose collectives count as the script's."""
     tokens_per_sample: float | None = None
@@ -228,7 +237,7 @@ class RankTraining(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """True if DistributedDataParallel alone exchanges its gradients, at each backward."""
-        return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_hooked)
+        return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_bypassed or self.is_hooked)
 
     def measures(self, *, outside: bool = False) -> Mapping[int, float]:
         """Step → measure of the parameters, with that at the end."""
@@ -238,6 +247,7 @@ class RankTraining(NamedTuple):
 
     @property
     def is_never_cleared(self) -> bool:
+        """Return True if no gradient was cleared or changed between two steps, and each backward added to it."""
         return self.intervals > 0 and self.has_always(self.carried) and not self.is_written
 
     def has_always(self, steps: int) -> bool:
@@ -246,6 +256,11 @@ class RankTraining(NamedTuple):
 
 
 def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: bool) -> tuple[WrongTraining, ...]:
+    """Return what is wrong with the training of all ranks; empty if nothing is, or if too little is known.
+
+    `is_over`: the run has ended. Before that, only what later steps can't refute is returned, after STEPS_OF_LIVE
+    steps.
+    """
     if len(ranks) < world_size:
         return ()
     if is_over and (idle := _idle(ranks)):

@@ -135,6 +135,7 @@ def places_in(argv: Sequence[str]) -> list[str]:
 
 
 def parse_checkpoints(output: str) -> HostCheckpoints:
+    """Return what the script of `search_script` printed on one host. A line that it would not print is left out."""
     lines = output.splitlines()
     names = (posixpath.normpath(line[len("found ") :]) for line in lines if line.startswith("found "))
     found = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))
@@ -189,6 +190,7 @@ def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
 
 
 def resume_note(apart: ApartHosts) -> str:
+    """Return the note that says how the hosts differ, what comes of it, and which option prevents it."""
     return (
         f"{apart.what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
         f"{shlex.quote(apart.place)} gives all hosts the newest complete one before each start"

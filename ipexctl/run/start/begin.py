@@ -402,6 +402,7 @@ def _agent_folders(plan: Plan) -> tuple[str, ...]:
 
 
 def make_tar(files: Sequence[File]) -> bytes:
+    """Return a tar archive of the files, with their modes, and with now as their time."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for file in files:

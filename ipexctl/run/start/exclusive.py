@@ -361,13 +361,16 @@ class HeldProcess:
         return self.process.result() if self.is_over else None
 
     def send(self, line: bytes) -> None:
+        """Write a line to its stdin."""
         self._stdin.send(line)
 
     def end(self) -> None:
+        """Close its stdin, at which it ends. `ended` says when it has."""
         self._stdin.end()
 
 
 def end_all(processes: Iterable[HeldProcess]) -> None:
+    """Ask all to end first, and then wait for all together, `_END_SECONDS` at most."""
     processes = list(processes)
     for process in processes:
         process.end()
@@ -416,5 +419,6 @@ class HostQueue:
         self.leave()
 
     def leave(self) -> None:
+        """Give up the places on all hosts; does nothing if there are none."""
         end_all(self._processes)
         self._processes = []

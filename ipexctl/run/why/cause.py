@@ -44,6 +44,8 @@ _MAX_RANKS: Final = 16
 
 
 def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
+    """Return the failure that ended the run, with its host and the kernel's report on memory; None if no rank
+    failed."""
     first = snapshot.status.first_failure
     if first is None:
         return None
@@ -230,12 +232,15 @@ _EQUAL_SHAPES: Final = "print the shape that each rank passes there: it has to b
 
 
 class CauseFinder(NamedTuple):
+    """One finder of a cause. `place` names where it looks."""
+
     place: str
     find: Callable[[RunSnapshot, Failure | None], Cause | None]
     """Returns None without the evidence that its docstring names."""
 
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Return the cause of the first finder that has its evidence, or None."""
     found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
     return next((_dated(snapshot, _with_thread(snapshot, cause)) for cause in found if cause is not None), None)
 
@@ -542,19 +547,24 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
             seen = _report(first, f"{lost.bytes:,} bytes of output that the disk of {host} had no room for")
             return _recorded(snapshot, first, "run.output_lost", seen, code=first.exit_code, node0=host)
         output = snapshot.output_of(first.rank)
-        errors = [line for line in map(bare, output.err) if line.strip()]
+        errors = [line for line in map(bare, output.lines_after_caught or output.err) if line.strip()]
         if raised := snapshot.status.raised:
             is_shown = any(raised.partition(":")[0] in line for line in errors)
             seen = _report(first, "the exception, as the rank's Python reported it")
             said = "" if is_shown else ", and its stderr has no line of it: the script closed or replaced it"
+            said = f" ({output.place})" * bool(output.place) + said
             return _recorded(snapshot, first, "script.raised", seen, raised=shorten_text(raised), said=said)
         line = next(filter(_REPORT.search, reversed(errors[-_OF_REPORTS:-1])), "")
         said = f"; it printed on stderr: {shorten_text(line.strip())}" if line else ""
         said += _last_line(replace(output, out=()) if errors else output)
         has_traceback = any(line.endswith(TRACEBACK) for line in errors)  # a carriage return hid the line after it
         printed = "a traceback whose exception can't be read" if has_traceback else "no exception"
+        printed = f"{output.caught}, and went on" if output.caught else printed
+        children = [f"; before that, {each.text}" for each in output.evidence if each.kind == "child"]
+        words = {"printed": printed, "said": said + "".join(children[:1])}
         seen = Proof("exit", f"exit code {first.exit_code} of rank {first.rank}", first.host or "", first.at)
-        return _recorded(snapshot, first, "script.exited", seen, code=first.exit_code, printed=printed, said=said)
+        words["where"] = f" ({output.place})" if output.place else ""
+        return _recorded(snapshot, first, "script.exited", seen, code=first.exit_code, **words)
     return None
 
 

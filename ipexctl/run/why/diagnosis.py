@@ -66,6 +66,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class AlikeRanks:
+    """Ranks that ended alike, with one sentence for all of them."""
+
     what: What
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -74,6 +76,8 @@ class AlikeRanks:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
+    """What happened to a run, why, and what to type next."""
+
     id: str
     state: State
     headline: str
@@ -98,6 +102,7 @@ _MOST_SEEN: Final = 3
 
 
 def label_of(cause: Cause) -> str:
+    """Return `cause`, `likely cause` or `possible cause`; a cause without evidence is only a possible one."""
     return _LABELS[cause.confidence] if cause.evidence else "cause not known; possible"
 
 
@@ -113,6 +118,7 @@ def describe_evidence(diagnosis: Diagnosis) -> list[str]:
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
+    """Return the diagnosis of a run in any state."""
     by_state: dict[str, Callable[[RunSnapshot], Diagnosis]] = {
         "failed": _failed,
         "lost": _lost,

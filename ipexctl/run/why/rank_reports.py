@@ -46,12 +46,15 @@ class RankReport(NamedTuple):
 
 
 class Said(NamedTuple):
+    """What one rank said of itself: a value, the line that has it, and the directory that the line names or nothing."""
+
     value: str
     line: str
     place: str = ""
 
 
 def find_resumed_apart(outputs: Iterable[RankOutput]) -> RankReport | None:
+    """Return the ranks that resumed from different checkpoints or steps, by their own lines; None if all agree."""
     known = list(outputs)
     by_name = resume_points_by_rank(known)
     if (found := _apart(by_name, "resumed from {}", "from {}")) is not None:
@@ -67,6 +70,7 @@ def find_unequal_data(outputs: Iterable[RankOutput]) -> RankReport | None:
 
 
 def resume_points_by_rank(outputs: Iterable[RankOutput]) -> dict[int, Said]:
+    """Return rank → the checkpoint from which it says that it resumed; ranks that say nothing are left out."""
     return _said_by_rank(outputs, _resumed_from)
 
 

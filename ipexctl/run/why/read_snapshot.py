@@ -35,6 +35,8 @@ from ipexctl.run.stack_dump import Dump
 
 
 class PrintedNumber(NamedTuple):
+    """A number that a rank printed, such as a loss, and when."""
+
     at: float
     value: float
     step: float | None = None
@@ -43,6 +45,8 @@ class PrintedNumber(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
+    """The record of a run and the last lines of its ranks."""
+
     status: RunStatus
     context: FailureContext
     node0: str = ""
@@ -73,15 +77,18 @@ class RunSnapshot:
 
     @property
     def current_dump(self) -> Dump | None:
+        """Return the stacks if they were taken in the last attempt, else None."""
         begin = max((attempt.ended or 0.0 for attempt in self.status.attempts), default=0.0)
         return self.dump if self.dump is not None and self.dump.at >= begin else None
 
     @property
     def id(self) -> str:
+        """Return the run's id."""
         return self.status.id
 
     @property
     def took(self) -> float | None:
+        """Return the seconds that the run took; None if it goes on."""
         return self.status.took if self.status.ended else None
 
     @property
@@ -93,9 +100,11 @@ class RunSnapshot:
         return max(0.0, until - self.status.silent.since)
 
     def output_of(self, rank: int | None) -> RankOutput:
+        """Return the last lines of a rank; empty for a rank without a record."""
         return self.context.by_rank.get(rank) or RankOutput(rank, "")
 
     def row(self, rank: int | None) -> RankStatus | None:
+        """Return the record of a rank, or None."""
         return next((row for row in self.status.ranks if row.rank == rank), None)
 
 
@@ -167,6 +176,8 @@ def _failure_context(
     sent_as = as_dict(document.get("ranks"))
     first = status.first_failure
     outputs = []
+    plan = read_valid_plan(document.get("plan"))
+    is_python = bool(plan.asked.argv) and plan.asked.kind != "command" and not plan.asked.in_front
     for row in status.ranks:
         own = as_dict(sent_as.get(str(row.rank)))
         out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
@@ -180,8 +191,7 @@ def _failure_context(
         printed = RankOutput(
             row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details, evidence
         )
-        outputs.append(printed)
-    plan = read_valid_plan(document.get("plan"))
+        outputs.append(replace(printed, is_python=is_python))
     log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
     known = reported
     if first is not None and first.detail is not None:

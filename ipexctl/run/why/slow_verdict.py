@@ -53,6 +53,7 @@ class Evidence:
 
     @property
     def more(self) -> float:
+        """Return how much longer the rank's own time is than the usual one, in parts of a step."""
         return self.own - self.usual_own
 
     @property
@@ -64,13 +65,17 @@ class Evidence:
 
     @property
     def has_more_samples(self) -> bool:
+        """Return True if the rank trains on more samples per second than the others."""
         return (self.samples_ratio or 0.0) >= MORE_SAMPLES
 
     def explains(self, part: float | None) -> bool:
+        """Return True if this part of a step is at least EXPLAINS of the additional own time."""
         return part is not None and part >= EXPLAINS * self.more
 
 
 class SlowCause(NamedTuple):
+    """Why a rank is slow, and how sure that is."""
+
     kind: CauseKind
     confidence: SlowConfidence
 
@@ -84,6 +89,7 @@ def find_cause(evidence: Evidence) -> SlowCause:
 
 
 def needs_snapshot(cause: SlowCause) -> bool:
+    """Return True if a look at the rank's host can tell more."""
     return cause == _CONTENTION
 
 
@@ -150,6 +156,8 @@ Window = TypeVar("Window")
 
 @dataclass(frozen=True, slots=True)
 class LinkFinding:
+    """A time in which the network between these hosts was slow."""
+
     hosts: tuple[str, ...]
     start: float
     end: float
@@ -163,6 +171,7 @@ class LinkFinding:
 
 
 def find_slow_links(rows: Sequence[Sequence[TrainingWindow]]) -> list[LinkFinding]:
+    """Return the times in which the network was slow; empty with one host."""
     hosts = tuple(dict.fromkeys(host for row in rows for window in row for host in window.hosts))
     if len(hosts) < 2:
         return []
@@ -218,6 +227,8 @@ def transfer_speed(window: TrainingWindow) -> float:
 
 
 def is_slow_transfer(window: TrainingWindow) -> bool:
+    """Return True if the window's steps wait for transfers that are slower than SLOW_SPEED, and no rank or disk
+    explains it."""
     part, speed = transfer_part(window), transfer_speed(window)
     if part is None or part < TRANSFER or not 0 < speed < SLOW_SPEED:
         return False
@@ -235,6 +246,8 @@ Unjudged = Literal["", "no-windows", "too-short", "no-own-time", "independent", 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
+    """What is known of a run before its windows are judged. `hosts`: rank → host."""
+
     hosts: Mapping[int, str] = field(hash=False)
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
@@ -246,6 +259,8 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True)
 class SlowFinding:
+    """A rank that was slow for some time, what that cost, and why."""
+
     rank: int
     host: str
     percent: float
@@ -264,6 +279,8 @@ class SlowFinding:
 
 @dataclass(frozen=True, slots=True)
 class SlowVerdict:
+    """Slow ranks and links of a run. `unjudged` says why nothing was judged; empty if it was."""
+
     findings: tuple[SlowFinding, ...] = ()
     """Current findings first, then by cost."""
     links: tuple[LinkFinding, ...] = ()
@@ -452,6 +469,7 @@ class _Compared(NamedTuple):
 
     @property
     def more(self) -> float | None:
+        """Return the difference to the others' value; None if either is unknown."""
         return None if self.value is None or self.usual is None else self.value - self.usual
 
 

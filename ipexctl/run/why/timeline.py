@@ -114,4 +114,5 @@ def _joined(row: Iterable[TrainingWindow]) -> Iterator[TrainingWindow]:
 
 
 def mean_rates(parts: Sequence[Mapping[Any, Rates]]) -> dict[Any, Rates]:
+    """Return key → mean of its rates, for keys that each part has."""
     return {key: merge([part[key] for part in parts]) for key in parts[0] if all(key in part for part in parts)}

@@ -54,6 +54,8 @@ _NO_WINDOWS: Final = SlowVerdict(unjudged="no-windows")
 
 @dataclass(frozen=True, slots=True)
 class WhyResult:
+    """The answer of `ipexctl why`."""
+
     record: RunRecord
     diagnosis: Diagnosis
     exit_code: int = 0
@@ -80,11 +82,13 @@ class WhyResult:
 
     @property
     def run(self) -> RunDocument:
+        """Return the run as documents show it, in the diagnosed state."""
         status = None if self.snapshot is None else self.snapshot.status
         return document_of_run(self.record.plan, status, self.record.started)._replace(state=self.state)
 
     @property
     def profile(self) -> RunProfile | None:
+        """Return where the ranks spent their time; None without windows."""
         return profile_of(self.windows.profiles, self.record.plan.asked.omp) if self.windows is not None else None
 
     @property
@@ -215,6 +219,7 @@ def mention_failed_call(answer: WhyResult, failed: FailedCall) -> WhyResult:
 
 
 def is_for_want_of_gpu(cause: Cause | None) -> bool:
+    """Return True if the script ended because PyTorch found no GPU."""
     return cause is not None and cause.id == FOUND_NO_GPU
 
 

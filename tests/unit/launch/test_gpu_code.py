@@ -24,7 +24,7 @@ FOR_GPUS = {"torch": "2.13.0", "nvidia-cublas-cu12": "12.8"}
         ({"gpu_code": "assume"}, Choice("assume", "asked")),
         ({"gpu_code": "off"}, Choice("off", "asked")),
         ({"exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}, Choice("off", "hooks-off")),
-        ({"env": replace(STOCK, packages=FOR_GPUS)}, Choice("off", "torch-for-gpus")),
+        ({"env": replace(STOCK, packages=FOR_GPUS)}, Choice("auto", "default")),
         ({"env": replace(STOCK, packages={"torch": "1.13.1"})}, Choice("off", "torch-too-old")),
         ({"env": replace(STOCK, packages={})}, Choice("auto", "default")),
     ],

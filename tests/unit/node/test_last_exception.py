@@ -77,6 +77,16 @@ def test_a_file_that_could_not_be_read_is_named_with_how_it_begins(
     assert facts("f = open('a.json')\njson.dump(object(), open('b.json', 'w'))") == []
 
 
+def test_the_only_open_file_is_named_if_the_error_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("names.csv").write_bytes(b"\xe9")
+    full = "def save():\n    f = open('/dev/full', 'w')\n    f.write('x')\n    f.flush()\nsave()"
+    assert facts(full) == [("used", "/dev/full")]
+    rows = "def rows():\n    with open('names.csv', encoding='utf-8') as f: return [line for line in f]\n"
+    assert facts(f"{rows}rows()") == [("read", "names.csv")]
+    assert facts(f"{rows}other = open('/dev/null')\nrows()") == []
+
+
 def test_who_made_or_removed_a_file_is_known_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("out").mkdir()

@@ -9,8 +9,9 @@ import pytest
 from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.node.common.asked import Export
-from ipexctl.node.common.job import HomeJob, jobs_of, read_job
+from ipexctl.node.common.job import HomeJob, jobs_of, read_job, read_start
 from ipexctl.node.common.plan import OtherRun, Plan, host_of, read_plan, to_json, variables_of
+from ipexctl.node.common.rank_options import ALL_OFF, GPU_CODE, Choice
 from ipexctl.node.run.rank.rank_env import ranks_here
 from plan_helpers import small_plan
 
@@ -106,3 +107,14 @@ def test_a_damaged_job_is_refused(damage: dict[str, Any]) -> None:
     for broken in ({**document, **damage}, [document], None):
         with pytest.raises(ValueError, match=r"."):
             read_job(json.loads(json.dumps(broken)))
+
+
+def test_the_supervisor_knows_what_the_plan_has_chosen() -> None:
+    chosen = {**ALL_OFF, "gpu_code": Choice("assume", "asked"), "allreduce": Choice("shared", "default")}
+    sent = {"plan": to_json(small_plan(rank_options=chosen)), "job": JOB._asdict(), "notify": "x"}
+    start = read_start(json.loads(json.dumps(sent)))
+    assert start.plan.rank_options == chosen
+    assert start.plan.uses(GPU_CODE)
+    assert (start.job, start.notify) == (JOB, "x")
+    with pytest.raises(ValueError, match="plan"):
+        read_start({**sent, "plan": 1})

@@ -165,7 +165,7 @@ ASKED: tuple[Choice, Choice] = Choice("bf16", "asked"), Choice("on", "asked")
             [(AUTOCAST, True, 0, ""), (FUSED, True, 7, ""), ("--rm -rf", True, 1, "")],
             ("step of an optimizer", "7 steps"),
         ),
-        ([], ("unknown whether it acted", "none imported torch, or it was killed")),
+        ([], ("unknown whether it acted", "no process of a rank told it before its end")),
     ],
 )
 def test_each_option_that_was_asked_for_is_answered(notes: list[Any], said: tuple[str, str]) -> None:

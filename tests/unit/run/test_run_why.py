@@ -986,6 +986,40 @@ def test_exit_code_128_plus_n_is_read_as_a_signal() -> None:
     assert cause_id(judged([(STOPPED, ""), ({**FAILED, "exit_code": 139}, "")], first=first)) == "process.crashed"
 
 
+@pytest.mark.parametrize("evidence", [(), ({"kind": "child", "text": "process 7 exited with code 137"},)])
+def test_an_exit_code_that_a_python_script_chose_is_no_signal(evidence: tuple[dict[str, str], ...]) -> None:
+    code, place = {"exit_code": 137}, {"kind": "exited", "text": "train.py:7"}
+    row = {**FAILED, **code, "evidence": [{**each, "host": "node2"} for each in (place, *evidence)]}
+    plan = {"asked": {"kind": "script", "argv": ["train.py"]}}
+    cause = cause_in(judged([(STOPPED, ""), (row, "loss 3.2 > 1.0")], first={**FIRST, **code}, plan=plan))
+    assert cause.id == ("memory.killed" if evidence else "script.exited")
+    assert "train.py, line 7" in cause.sentence or evidence
+
+
+def test_an_exception_that_a_script_survived_is_no_cause_and_one_that_it_printed_last_is() -> None:
+    code, caught = {"exit_code": 2}, f"{_OWN}FileNotFoundError: [Errno 2] No such file or directory: 'cache'"
+    row, first = {**FAILED, **code}, {**FIRST, **code}
+    cause = cause_in(judged([(STOPPED, ""), (row, f"{caught}\nlabels.txt has 9 lines")], first=first))
+    assert missing(cause.sentence, "FileNotFoundError cache labels.txt has 9 lines") == []
+    assert cause.id == "script.exited"
+    hydra = "\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
+    for end in ("", hydra):
+        assert cause_in(judged([(STOPPED, ""), (row, caught + end)], first=first)).id == "file.not_there"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Max retries exceeded (Caused by NewConnectionError('[Errno 111] Connection refused'))", "listens on port 9"),
+        ("Max retries exceeded (Caused by NameResolutionError('Failed to resolve'))", "can't reach"),
+        ("Read timed out. (read timeout=2)", "raised requests.exceptions.ConnectionError"),
+    ],
+)
+def test_a_server_that_refuses_or_is_late_is_not_one_that_can_t_be_reached(said: str, expected: str) -> None:
+    raised = f"{_OWN}requests.exceptions.ConnectionError: HTTPConnectionPool(host='10.0.0.9', port=9): {said}"
+    assert expected in cause_in(judged([(STOPPED, ""), (FAILED, raised)])).sentence
+
+
 def test_last_30_lines_of_both_streams_are_kept() -> None:
     many = "\n".join(f"line {n}" for n in range(100))
     verdict = judged([(STOPPED, ""), (FAILED, many)], out={1: many})

@@ -582,7 +582,11 @@ class Notes:
                 self.note(f"fact {kind} {text}")
             code = 130 if is_interrupt else 1
             self.write_gpu("" if is_interrupt else note_of_gpu(value, "frames_of", traceback))
-            self.write(code, f"raised {describe(value)}\t{describe_place(traceback)}")
+            first = innermost(value)
+            place = describe_place(traceback if first is value else first.__traceback__)
+            if not is_interrupt:
+                self.note(f"fact raised {place.partition(' ')[2]}")
+            self.write(code, f"raised {describe(value)}\t{place}")
 
     def at_end(self) -> None:
         """Note an uncaught exception at exit, as a user's hook may have replaced `excepthook`; else that the script
@@ -621,12 +625,16 @@ class PendingExit:
         self._notes, self._code = notes, code_of(status)
         above = sys._getframe(1).f_back  # None in a thread that Python's own code has not started
         self._of_gpu = note_of_gpu(status, "frames_above", above) if above is not None else ""
+        while above is not None and above.f_back is not None and is_of_library(above.f_code.co_filename):
+            above = above.f_back
+        self._place = f"{above.f_code.co_filename.rpartition('/')[2]}:{above.f_lineno}" if above is not None else ""
 
     def __del__(self) -> None:
         if sys._getframe().f_back is not None:
             return
         self._notes.write_gpu(self._of_gpu)
         if self._code:
+            self._notes.note(f"fact exited {self._place}")
             self._notes.write(self._code, f"ended itself with exit code {self._code}")
 
 
@@ -687,7 +695,12 @@ def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
             return [*facts, *aged("made", name, "it was made")]
         if name and isinstance(error, FileNotFoundError):
             return [*facts, *aged("gone", os.path.dirname(name) or ".", "its directory had changed")]
-        path = "" if isinstance(error, OSError) and error.errno else file_read_by(frames)
+        is_of_system = isinstance(error, OSError) and error.errno
+        if is_of_system and error.filename is None and (path := open_file(frames)):
+            return [*facts, ("used", path)]
+        path = "" if is_of_system else file_read_by(frames)
+        if not path and isinstance(error, UnicodeDecodeError):
+            path = open_file(frames)
         return [*facts, *describe_file(path)] if path else facts
     except Exception:  # noqa: BLE001  # objects of the script, whose code may fail; then there is no fact
         return []
@@ -744,6 +757,15 @@ def file_read_by(frames: list[tuple[Any, int]]) -> str:
     return ""
 
 
+def open_file(frames: list[tuple[Any, int]]) -> str:
+    """The file that the script's own functions on the stack have open, or had; empty if there is none, or several."""
+    own = [frame for frame, _ in frames if not is_of_library(frame.f_code.co_filename)]
+    values = [value for frame in own for value in frame.f_locals.values() if isinstance(value, io.IOBase)]
+    named = (getattr(value, "name", None) for value in values)
+    found = {name for name in named if isinstance(name, str) and os.path.exists(name)}
+    return found.pop() if len(found) == 1 else ""
+
+
 def is_of_library(name: str) -> bool:
     return "-packages/" in name or name.startswith(("<", sys.base_prefix + "/lib", DIRECTORY))
 
@@ -761,6 +783,13 @@ def describe_file(path: str) -> list[tuple[str, str]]:
     if not begin:
         return [("read", name), ("content", f"{name} is empty")]
     return [("read", name)]
+
+
+def innermost(value: Any) -> Any:
+    """The first exception in groups of exceptions, else the exception itself."""
+    while type(value).__name__.endswith("ExceptionGroup") and getattr(value, "exceptions", None):
+        value = value.exceptions[0]
+    return value
 
 
 def describe(value: object) -> str:

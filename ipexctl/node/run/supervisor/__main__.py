@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common import listener
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.files import write_atomically
-from ipexctl.node.common.job import Listen, Start, jobs_of
+from ipexctl.node.common.job import Listen, jobs_of, read_start
 from ipexctl.node.common.json_records import as_object, decode, parse_json
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.host_starter.daemonize import daemonize
@@ -72,7 +72,7 @@ def main(action: str) -> int:  # noqa: ARG001
         return reply_and_follow(send_reply, stdin)
     try:
         document = as_object(parse_json(line))
-        start = decode(Start, document, "the request")
+        start = read_start(document)
         plan, own = start.plan, jobs_of(start.plan, start.job)
         texts = {"plan.json": json.dumps(document["plan"], indent=1)}
         if plan.stores[plan.node0] in own:
