@@ -1,6 +1,8 @@
-"""The entry point: runs the CLI and turns every error into a message and an exit code: 2 for a wrong call, 128+N for a
-signal, 141 if the reader of stdout has left, 1 with a log file for an unexpected error, else the command's. Outside the
-try block only built-in modules are imported: Ctrl-C can come during any import.
+"""The entry point: run the command line, and turn every error into a message and an exit code.
+
+The exit code is 2 for a wrong call, 128+N for a signal, 141 if the reader of stdout has left, 1 with a log file for an
+unexpected error, else the command's own. Outside the try block only built-in modules are imported, because Ctrl-C can
+come during any import.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import sys
 
 
 def main() -> None:
+    """Run the call of `sys.argv`, and exit."""
     try:
         try:
             code = _run()
@@ -25,6 +28,7 @@ def main() -> None:
 
 
 def _leave_late() -> None:
+    """Make sure that the process exits after Ctrl-C, even if a thread hangs."""
     from _thread import start_new_thread
 
     from ipexctl.commands.interrupt import Interrupt, leave_late
@@ -35,8 +39,9 @@ def _leave_late() -> None:
 
 
 def _end(code: int) -> None:
-    """Exit without finalizing the interpreter, unless a thread is still working or output can't be written. Finalizing
-    takes 0.04 s, in which Ctrl-C would turn a finished call into one ended by a signal.
+    """Exit without finalizing the interpreter, unless a thread is still working or output cannot be written.
+
+    Finalizing takes 0.04 s, in which Ctrl-C would turn a finished call into one that a signal ended.
     """
     import signal
     import threading
@@ -53,6 +58,7 @@ def _end(code: int) -> None:
 
 
 def _run() -> int:
+    """Run the call, and return its exit code."""
     # Nearly all objects of a call live until its end: collecting garbage as usual costs a twentieth of its time.
     gc.set_threshold(200_000, 20, 20)
     _open_what_was_closed()
@@ -75,13 +81,14 @@ def _run() -> int:
 
 
 def _end_by(error: BaseException) -> int:
+    """Print the error, and return the exit code."""
     from ipexctl.ui.error_output import end_by_error  # 20 ms, for failed calls alone
 
     return end_by_error(error)
 
 
 def _open_what_was_closed() -> None:
-    """Open standard streams that are closed (`<&-`), because the next opened files would get their numbers."""
+    """Open standard streams that are closed (`<&-`), because the files that are opened next would get their numbers."""
     for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)

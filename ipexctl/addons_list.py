@@ -1,4 +1,4 @@
-"""The addons: parts that the core imports only for a call that needs one."""
+"""The addons: parts of ipexctl that the core imports only for a call that needs one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ COMMANDS: Final[Mapping[str, str]] = {
     "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
     "report": "Write one HTML page that shows a run.",
 }
-"""Command → its line in the help; `addons/NAME/NAME_command.py` defines it."""
+"""Command → its line in the help. `addons/NAME/NAME_command.py` defines the command."""
 ADDITIONS: Final[Mapping[str, str]] = {
     "labs-left": "lab.down:labs_left",
     "page-of-run": "report.report_command:write_report",
     "run-page": "report.report_command:RunPageFile",
 }
-"""What the core calls → `module:name` below `ipexctl.addons`."""
+"""Name by which the core asks for a function or class of an addon → `module:name` below `ipexctl.addons`."""
 
 
 def addition(name: str) -> Any:
+    """Import a function or class of an addon."""
     module, _, attribute = ADDITIONS[name].partition(":")
     return getattr(import_module(f"ipexctl.addons.{module}"), attribute)

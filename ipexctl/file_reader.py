@@ -1,6 +1,8 @@
-"""Reads local files without ever hanging or filling memory. A file that was found, or that another file names, must be
-a regular file; pipes are allowed only where the user typed the name (`-H <(command)`). Both are read up to a limit for
-their kind. The OSError's `strerror` says what is wrong; callers add file and line.
+"""Read local files without ever hanging or filling memory.
+
+A file that was found, or that another file names, must be a regular file. Pipes are allowed only where the user typed
+the name (`-H <(command)`). Both are read up to a limit for their kind. The `strerror` of the OSError says what is
+wrong; callers add file and line.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ SHELL_SCRIPT: Final = FileKind("a shell script", _MB // 4)
 
 
 CHECKED: Final[dict[str, os.stat_result | None]] = {}
-"""Found file → the status that `found_files.py` checked. The next read of that path accepts no other file."""
+"""Found file → the status that `found_files.py` checked; None if there was no file.
+
+The next read of that path accepts no other file.
+"""
 
 
 class NotRegularError(OSError):
@@ -68,12 +73,18 @@ class TooLargeError(OSError):
 
 
 def read_regular(path: Path | str, kind: FileKind) -> bytes:
-    """/dev/null is empty. Raises an OSError."""
+    """Read a regular file; /dev/null is empty.
+
+    Raises an OSError for anything else, and for a file that is too large.
+    """
     return _read_limited(open_regular(path), path, kind)
 
 
 def read_or_empty(path: Path | str, kind: FileKind) -> bytes:
-    """Return what a file has, or nothing if it can't be read: what runs it will say so."""
+    """Read a regular file; return nothing if it cannot be read.
+
+    For files that another program reads later, and says so.
+    """
     try:
         return read_regular(path, kind)
     except (OSError, ValueError):  # of a path with a NUL
@@ -81,7 +92,10 @@ def read_or_empty(path: Path | str, kind: FileKind) -> bytes:
 
 
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
-    """A pipe is read until its writer closes it; an OSError if it has none, or sends nothing, for `PIPE_SILENCE`."""
+    """Read a file that the user named, which may be a pipe. A pipe is read until its writer closes it.
+
+    Raises an OSError if a pipe has no writer, or sends nothing for PIPE_SILENCE seconds.
+    """
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
         return _read_limited(os.open(path, _FLAGS), path, kind)
     number = _open_pipe(path)
@@ -95,13 +109,14 @@ def _open_pipe(path: Path | str) -> int:
     """Open a pipe in another thread, because opening waits for a writer."""
     opened: list[int | OSError] = []
 
-    def open_it() -> None:
+    def open_pipe() -> None:
+        """Open the pipe, in a thread."""
         try:
             opened.append(os.open(path, _FLAGS))
         except OSError as error:
             opened.append(error)
 
-    thread = threading.Thread(target=open_it, name="pipe", daemon=True)
+    thread = threading.Thread(target=open_pipe, name="pipe", daemon=True)
     thread.start()
     thread.join(PIPE_SILENCE)
     if not opened:
@@ -112,6 +127,7 @@ def _open_pipe(path: Path | str) -> int:
 
 
 def _read_pipe(number: int, path: Path | str, kind: FileKind) -> bytes:
+    """Read a pipe to its end. Raises an OSError if it is silent, or sends too much."""
     data = b""
     while len(data) <= kind.limit:
         if not select.select([number], [], [], PIPE_SILENCE)[0]:
@@ -123,15 +139,17 @@ def _read_pipe(number: int, path: Path | str, kind: FileKind) -> bytes:
 
 
 def _silent(path: Path | str, problem: str) -> OSError:
+    """Return the error for a pipe that is silent."""
     return OSError(errno.ETIMEDOUT, f"it is a pipe, and {problem} for {PIPE_SILENCE:g} s", os.fspath(path))
 
 
 def decode_text(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """Decode bytes, and turn all line ends into `\\n`."""
     return data.decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def open_regular(path: Path | str | bytes, flags: int = 0) -> int:
-    """Raise an OSError for anything but a regular file and /dev/null. Can be the `opener` of `open`."""
+    """Open a regular file or /dev/null. Raises an OSError for anything else. Can be the `opener` of `open`."""
     try:
         number = os.open(path, flags | _FLAGS | os.O_NONBLOCK)
     except OSError as error:
@@ -157,6 +175,7 @@ _NOT_REGULAR: Final = "it is not a regular file"
 
 
 def _check_kind(number: int, path: Path | str | bytes) -> None:
+    """Raise an OSError if the open file is not regular, or not the one that `found_files.py` has checked."""
     status = os.fstat(number)
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
@@ -168,6 +187,7 @@ def _check_kind(number: int, path: Path | str | bytes) -> None:
 
 
 def _is_readable(status: os.stat_result) -> bool:
+    """True for a regular file and /dev/null."""
     if stat.S_ISREG(status.st_mode):
         return True
     # ssh and others use /dev/null as an empty file.
@@ -175,6 +195,7 @@ def _is_readable(status: os.stat_result) -> bool:
 
 
 def _read_limited(number: int, path: Path | str, kind: FileKind) -> bytes:
+    """Read an open file, and close it. Raises a TooLargeError."""
     with open(number, "rb") as file:
         data = file.read(kind.limit + 1)
     if len(data) > kind.limit:
@@ -183,5 +204,6 @@ def _read_limited(number: int, path: Path | str, kind: FileKind) -> bytes:
 
 
 def _too_large(path: Path | str, kind: FileKind) -> TooLargeError:
+    """Return the error for a file that is too large."""
     size = f"{kind.limit >> 20} MB" if kind.limit % _MB == 0 else f"{kind.limit:,} bytes"
     return TooLargeError(errno.EFBIG, f"it is larger than {size}, too large for {kind.noun}", os.fspath(path))

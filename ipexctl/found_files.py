@@ -1,8 +1,12 @@
-"""Has ipexctl's directories of the user's account, and decides whether ipexctl uses a file that it found: only if
-nobody but the user or root can write it, as git's safe.directory. Under sudo the files of SUDO_UID count as the user's.
-`file_reader` then reads only the file that was checked. Directories in `trusted-directories` of the user's config.toml
-are exempt; that list is read only after a failed check, and no project file can add to it. TOML is parsed here. The
-account may have no passwd entry, as in a container started with a numeric uid, and no HOME.
+"""Decide whether ipexctl uses a file that it found, and know ipexctl's directories of the user's account.
+
+A found file is used only if nobody but the user or root can write it, as with git's safe.directory. Under sudo, the
+files of SUDO_UID count as the user's. `file_reader` then reads only the file that was checked. Directories in
+`trusted-directories` of the user's config.toml are exempt; that list is read only after a failed check, and no project
+file can add to it.
+
+TOML is parsed here. The account may have no passwd entry, as in a container that was started with a numeric uid, and no
+HOME.
 """
 
 from __future__ import annotations
@@ -23,18 +27,22 @@ from ipexctl.text import tilde_path
 
 
 def state_directory() -> Path:
+    """Return the directory for records and logs, which is made if there is none. Raises a UserError."""
     return _secured("state", "XDG_STATE_HOME")
 
 
 def cache_directory() -> Path:
+    """Return the directory for what can be made again, which is made if there is none. Raises a UserError."""
     return _secured("cache", "XDG_CACHE_HOME")
 
 
 def data_directory() -> Path:
+    """Return the directory for data, which is made if there is none. Raises a UserError."""
     return _secured("data", "XDG_DATA_HOME")
 
 
 def account_name() -> str:
+    """Return the name of this account; its number if it has none."""
     import getpass
 
     try:
@@ -44,7 +52,10 @@ def account_name() -> str:
 
 
 def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
-    """Closed to others: older versions made it with the umask. Parents are not changed."""
+    """Return one of these directories, closed to others: older versions made it with the umask.
+
+    Parents are not changed.
+    """
     # Imported here: 3 ms, which --help does not need, nor the other modules here, 5 ms. Also for a Mac, where
     # `Application Support` is one place for data, state and configuration.
     from platformdirs.unix import Unix
@@ -65,15 +76,19 @@ def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
 
 
 TRUSTED: Final = "trusted-directories"
+"""Key of the list in config.toml."""
 _BELOW: Final = "/*"
+"""End of an entry that adds all directories below."""
 _MOST_PARTS: Final = 100
+"""Parts of a key, `a.b.c` has three."""
 
 
 class TomlError(ValueError):
-    """Not TOML, or more than Python can hold."""
+    """The text is not TOML, or has more than Python can hold."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises a TomlError."""
     if sys.version_info >= (3, 11):  # imported here because every command looks for a config.toml
         import tomllib
     else:
@@ -94,16 +109,21 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def config_directory() -> Path:
-    """Without platformdirs: each command looks for a config.toml."""
+    """Return the directory of the user's own config.toml.
+
+    Without platformdirs, because each command looks for that file.
+    """
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
 
 
 def user_file() -> Path:
+    """Return the path of the user's own config.toml, whether it exists or not."""
     return config_directory() / "config.toml"
 
 
 def read_trusted_directories() -> tuple[str, ...]:
+    """Return the valid entries of `trusted-directories`; empty if the file cannot be read."""
     try:
         entries = parse_toml(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
     except (OSError, ValueError):
@@ -112,12 +132,12 @@ def read_trusted_directories() -> tuple[str, ...]:
 
 
 def is_entry(entry: object) -> bool:
-    """True for a valid entry: an absolute path or one that begins with `~`; `/*` at its end adds everything below."""
+    """True for a valid entry: an absolute path, or one that begins with `~`. `/*` at its end adds everything below."""
     return isinstance(entry, str) and entry.startswith(("/", "~")) and "\0" not in entry
 
 
 def is_listed(directory: str, entries: tuple[str, ...]) -> bool:
-    """True if an entry names this directory, or with `/*` one above it. The directory's links are resolved."""
+    """True if an entry names this directory or, with `/*`, one above it. `directory`: without symlinks."""
     for entry in entries:
         path = os.path.realpath(os.path.expanduser(entry.removesuffix(_BELOW) or "/"))  # noqa: PTH111
         if directory == path or (entry.endswith(_BELOW) and directory.startswith(path.rstrip("/") + "/")):
@@ -129,15 +149,19 @@ Objection = Literal["owner", "group", "acl", "others"]
 
 
 class Distrust(NamedTuple):
+    """Why a found file is not used."""
+
     part: PathPart
-    """The file, a link on the way to it, or the directory that contains one of them."""
+    """The file, a symlink on the way to it, or the directory that contains one of them."""
     objection: Objection
     directory: str
-    """Directory that the user would have to trust, with its links resolved."""
+    """The directory that the user would have to trust, without symlinks."""
 
 
 def find_distrust(path: Path | str) -> Distrust | None:
-    """Why a found file is not used, ignoring `trusted-directories`; None if nothing is wrong or there is no file."""
+    """Return why a found file is not used, ignoring `trusted-directories`; None if nothing is wrong, or there is no
+    file.
+    """
     return next(iter(_distrusts(os.fspath(path))), None)
 
 
@@ -149,8 +173,10 @@ def check_found(
     more: str = "",
     role: str = "was found, not named, and does not count",
 ) -> None:
-    """Raise a UserError for a found file that may not be used. `naming`: options that name the file. `trust`: entry to
-    propose for `trusted-directories`. `more`: another fix. `role`: what the file would decide.
+    """Refuse a found file that may not be used.
+
+    `naming`: options that name the file. `trust`: the entry to propose for `trusted-directories`. `more`: another fix.
+    `role`: what the file would decide.
     """
     trusted: tuple[str, ...] | None = None
     for distrust in _distrusts(os.fspath(path)):
@@ -168,7 +194,7 @@ def check_found(
 
 
 def check_own(path: Path) -> None:
-    """Raise a UserError for a file in the user's own configuration directory that others could have written."""
+    """Refuse a file in the user's own configuration directory that others could have written."""
     distrust = find_distrust(path)
     if distrust is None:
         return
@@ -180,7 +206,10 @@ def check_own(path: Path) -> None:
 
 
 def describe(distrust: Distrust, path: str = "") -> str:
-    """Owner and mode of the file or directory, and the rule that it breaks. `path` was named in the sentence before."""
+    """Return owner and mode of the file or directory, and the rule that it breaks.
+
+    `path`: what the sentence has named before.
+    """
     part, status = distrust.part, distrust.part.status
     subject = "it" if part.path == path else part.path
     owner = f"owner {_account(status.st_uid)}, group {_group(status.st_gid)}, mode {stat.S_IMODE(status.st_mode):04o}"
@@ -194,24 +223,28 @@ def describe(distrust: Distrust, path: str = "") -> str:
 
 
 def _trusted() -> tuple[str, ...]:
+    """Return the trusted directories; none if others could have written the list."""
     own = user_file()
     return read_trusted_directories() if find_distrust(own) is None else ()
 
 
 def _distrusts(path: str) -> list[Distrust]:
-    found: list[Distrust] = []
+    """Return everything on the way to the file that others can write, and remember the file for the next read."""
+    distrusts: list[Distrust] = []
 
     def check_entry(above: PathPart, below: PathPart | None, is_end: bool) -> None:
+        """Check one part of the way."""
         if problem := found_path(above, below, is_end):
-            found.append(Distrust(problem[1], cast("Objection", problem[0]), above.path))
+            distrusts.append(Distrust(problem[1], cast("Objection", problem[0]), above.path))
 
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
-    with contextlib.suppress(OSError, Refused), enter(absolute, check_entry, uids=callers()) as place:
-        CHECKED[path] = place.status  # the read reports that it does not exist
-    return found
+    with contextlib.suppress(OSError, Refused), enter(absolute, check_entry, uids=callers()) as file:
+        CHECKED[path] = file.status  # the read reports that it does not exist
+    return distrusts
 
 
 def _account(uid: int) -> str:
+    """Format an account: name and number."""
     import pwd
 
     try:
@@ -221,6 +254,7 @@ def _account(uid: int) -> str:
 
 
 def _group(gid: int) -> str:
+    """Format a group: name and number."""
     import grp
 
     try:

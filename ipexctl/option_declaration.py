@@ -1,7 +1,8 @@
-"""Declares an option once for the command line, ipexctl.toml, playbooks and the hosts. From its `Declaration` come the
-command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py: grouped`), the playbook option
-(`addons/play/modules/__init__.py: declared_options`) and its limits (`launch/overrides.py: check_limits`).
-`launch/run_options.py` has the declarations of a run.
+"""Declare an option once for the command line, ipexctl.toml, playbooks and the hosts.
+
+From its `Declaration` come the command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py:
+grouped`), the playbook option (`addons/play/modules/__init__.py: declared_options`) and its limits
+(`launch/overrides.py: check_limits`). `launch/run_options.py` has the declarations of a run.
 
 `CallOptions` adds the options of this call to the commands of a `Fix` (`node/common/fix.py`), so that they can be
 pasted.
@@ -22,9 +23,11 @@ from ipexctl.errors import Refusal, UserError
 from ipexctl.node.common.fix import PROGRAM, Fix, FixCommand, Part, clauses, ipexctl_command, join_fixes
 
 FORKS: Final = 32
+"""Hosts to work on at the same time."""
 CONNECT_SECONDS: Final = 10.0
+"""Seconds for the ssh port of a host to answer."""
 RECONNECT_SECONDS: Final = 300.0
-"""A call stops following a run after this time without a frame from node0. The run keeps running."""
+"""Seconds without a frame from node0 after which a call stops following a run. The run keeps running."""
 TRANSPORT: Final = "auto"
 """How hosts are reached: by job steps inside an allocation that allows them, else by ssh."""
 DEFAULT_ENV: Final = "default"
@@ -41,12 +44,15 @@ _LONGEST: Final = 10_000_000
 
 
 class Declaration(NamedTuple):
+    """An option, for people and programs."""
+
     words: str
     """Names and value, as in the help: `--export -x KEY[=VALUE]`."""
     help: str
     panel: str = ""
     """The group of options in `ipexctl run --help-all`."""
     minimum: float | None = None
+    """The smallest number that is allowed; None for no limit."""
     maximum: float | None = None
     kind: str = ""
     """Kind of value, if the Python type does not tell: `path` on the hosts, `directory` here, `env`."""
@@ -59,23 +65,28 @@ class Declaration(NamedTuple):
 
 
 def declare(words: str, help_text: str, default: Any = None, **settings: Any) -> Any:
+    """Return the field of a dataclass that is an option. `{default}` in its help stands for the default."""
     return dataclasses.field(default=default, metadata={_DECLARATION: Declaration(words, help_text, **settings)})
 
 
 def declaration_of(field: dataclasses.Field[Any]) -> Declaration | None:
+    """Return the declaration of a field; None if the field is no option."""
     return field.metadata.get(_DECLARATION)
 
 
 def declarations_of(options: Any) -> dict[str, Declaration]:
-    found = ((field.name, declaration_of(field)) for field in dataclasses.fields(options))
-    return {name: declaration for name, declaration in found if declaration is not None}
+    """Return the declarations of a dataclass of options: field → declaration."""
+    declared = ((field.name, declaration_of(field)) for field in dataclasses.fields(options))
+    return {name: declaration for name, declaration in declared if declaration is not None}
 
 
 def with_default(text: str, default: Any) -> str:
+    """Put the default into a help text, in place of `{default}`."""
     return text.replace("{default}", f"{default:g}" if isinstance(default, float) else str(default))
 
 
 def check_seconds(option: str, seconds: float | None) -> None:
+    """Refuse a time that is not positive, or too long. None passes. `option`: its name, for the message."""
     if seconds is not None and not 0 < seconds <= _LONGEST:
         raise UserError(f"{option} must be a number of seconds up to {_LONGEST:,}, not {seconds}")
 
@@ -86,6 +97,8 @@ PROJECT: Final = "Project files"
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SyncOptions:
+    """Which files of a project are synced."""
+
     exclude: tuple[str, ...] = declare(
         "--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.", (), panel=PROJECT
     )
@@ -106,9 +119,9 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
 
 _ON_HOSTS: Final = frozenset(("doctor", "envs", "exec", "install", "push", "run", "sync"))
-"""Commands that get the hosts of the call. Those about a run know its hosts, if it is one of this machine."""
+"""Commands that get the hosts of the call. A command about a run knows its hosts, if the run is one of this machine."""
 _ON_RUNS_OF_HOSTS: Final = frozenset(("ps", "stop"))
-"""What is to be typed about runs that the call has seen on its hosts, which may be of others."""
+"""Commands about runs that the call has seen on its hosts, which may be of others."""
 _LIMITS: Final = ("-l", "--limit")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
 """Option → another spelling of it, or another option that decides the same."""
@@ -118,6 +131,7 @@ _REPEATABLE: Final = frozenset((
     *("--with", "-r", "--build", "--extra", "--group"),
     *("-x", "--export", "--env-file", "--include", "--exclude", "--data"),
 ))  # fmt: skip
+"""Options that a command may have several times, so one does not replace another."""
 _PATHS: Final = (
     "-H",
     "--hostfile",
@@ -130,23 +144,25 @@ _PATHS: Final = (
     "--config",
     "--cwd",
 )
+"""Options whose values are paths on the control machine."""
 
 
 class TypedCall(NamedTuple):
-    """The words of a call of `ipexctl run`, which `--resume` and printed lines repeat."""
+    """The words of a call of `ipexctl run`, which `--resume` and printed commands repeat."""
 
     options: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The words after the options: the script and its arguments, or another launcher's line."""
     directory: str = ""
-    """Empty if no `ipexctl run` began the run."""
+    """Working directory of the call; empty if no `ipexctl run` began the run."""
 
     @property
     def is_known(self) -> bool:
+        """True if there are any words."""
         return bool(self.options or self.words)
 
     def groups(self) -> Iterator[tuple[str, ...]]:
-        """Each option with its value; `-m MODULE`, after which no option follows, is last."""
+        """Yield each option with its value. `-m MODULE`, after which no option follows, is the last one."""
         at = 0
         while at < len(self.options):
             end = at + 1
@@ -161,13 +177,14 @@ NOT_TYPED: Final = TypedCall()
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """Options of this call as text to append to a command; each begins with a blank and has a value."""
+    """Options of this call as text to append to a command. Each begins with a blank and has a value."""
 
     hosts: str = ""
+    """Options that choose and reach the hosts."""
     run: str = ""
-    """For `run`: its environment, MPI and number of ranks."""
+    """Options of `run`: its environment, MPI and number of ranks."""
     typed: tuple[str, ...] = ()
-    """The words of the call itself, which is no fix for its own failure."""
+    """The words of the call itself, which would be no fix for its own failure."""
     call: TypedCall = NOT_TYPED
     """The call of `run` that a printed `ipexctl run` repeats, with its own options put in."""
     program: tuple[str, ...] = ()
@@ -177,11 +194,13 @@ class CallOptions:
         return bool(self.hosts or self.run or self.typed or self.call.is_known)
 
     def apply(self, text: str) -> str:
+        """Return the text; the commands of a `Fix` get the options of this call."""
         if not self or not isinstance(text, Fix):
             return text
         return without_call(text.with_commands(self.complete), self.typed)
 
     def in_report(self, report: AnyReport) -> AnyReport:
+        """Return the report; the fixes in it, and in its hosts and findings, get the options of this call."""
         if not self:
             return report
         changes: dict[str, Any] = {}
@@ -193,65 +212,76 @@ class CallOptions:
                 changes[name] = self.in_report(value)
             elif value:
                 changes[name] = tuple(
-                    self.apply(each) if isinstance(each, str) else self.in_report(each) for each in value
+                    self.apply(part) if isinstance(part, str) else self.in_report(part) for part in value
                 )
         return _replace(report, changes)
 
     def absolute(self) -> CallOptions:
-        hosts, run = (
-            _text((n, str(Path(v).absolute()) if n in _PATHS else v) for n, v in _pairs(text))
-            for text in (self.hosts, self.run)
+        """Return the options with absolute paths, for a command in another directory."""
+
+        def with_absolute_paths(text: str) -> str:
+            """Return the options of a text with absolute paths."""
+            return _text(
+                (name, str(Path(value).absolute()) if name in _PATHS else value) for name, value in _pairs(text)
+            )
+
+        options: list[str] = []
+        for group in self.call.groups():
+            has_path = len(group) > 1 and _names_of(group) & {*_PATHS}
+            options += (*group[:-1], str(Path(group[-1]).absolute())) if has_path else group
+        call = self.call._replace(options=tuple(options))
+        return dataclasses.replace(
+            self, hosts=with_absolute_paths(self.hosts), run=with_absolute_paths(self.run), call=call
         )
-        options = (
-            (*group[:-1], str(Path(group[-1]).absolute())) if len(group) > 1 and _names_of(group) & {*_PATHS} else group
-            for group in self.call.groups()
-        )
-        call = self.call._replace(options=tuple(chain.from_iterable(options)))
-        return dataclasses.replace(self, hosts=hosts, run=run, call=call)
 
     def without(self, hosts: Sequence[str]) -> CallOptions:
+        """Return the options for a command that leaves out these hosts."""
         pairs = dict(_pairs(self.hosts))
         limit = ",".join((*filter(None, (pairs.pop("-l", ""),)), *(f"!{host}" for host in hosts)))
         return dataclasses.replace(self, hosts=_text((*pairs.items(), *((("-l", limit),) if limit else ()))))
 
     @property
     def names_hosts(self) -> bool:
+        """True if the options name hosts."""
         return any(name in _HOSTS for name, _ in _pairs(self.hosts))
 
     @property
     def lost_hostfile(self) -> str:
-        """The hostfile that the call named, if it is no longer there."""
+        """The hostfile that the call named, if it no longer exists; else empty."""
         return next((path for name, path in _pairs(self.hosts) if name == "-H" and not Path(path).exists()), "")
 
     @property
     def about_runs(self) -> tuple[str, ...]:
-        """Words that find a run on the hosts of the call, whose limit may leave out its node0."""
+        """Words that find a run on the hosts of the call. The limit is left out: it may exclude node0."""
         return tuple(chain.from_iterable(pair for pair in _pairs(self.hosts) if pair[0] not in ("-l", "--iface")))
 
     def without_limit(self) -> CallOptions:
+        """Return the options without the limit."""
         return dataclasses.replace(self, hosts=_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"))
 
     def complete(self, command: FixCommand) -> FixCommand:
-        """The command with the options of this call, as far as it has them and its own do not decide the same."""
+        """Return the command with the options of this call, except those that it does not need, or that its own options
+        decide.
+        """
         if command.verb in _ON_RUNS_OF_HOSTS:
             return self.about_run(command)
         if command.verb not in _ON_HOSTS or "--resume" in command.options:
             return command
         if command.verb == "run" and self.call.is_known:
             return self._repeat_call(command)
-        verb, *own = command.options
-        pairs, own = _with_limit((*_pairs(self.hosts), *self._of_run(verb, own)), own)
-        given = {word.partition("=")[0] for word in own}
-        if given & _HOSTS:
+        verb, *own_options = command.options
+        pairs, own_options = _with_limit((*_pairs(self.hosts), *self._of_run(verb, own_options)), own_options)
+        own_names = {word.partition("=")[0] for word in own_options}
+        if own_names & _HOSTS:
             pairs = tuple(pair for pair in pairs if pair[0] not in {*_HOSTS, *_LIMITS})
-        kept = [pair for pair in pairs if not {pair[0], _LONG.get(pair[0], pair[0])} & given]
-        command = command._replace(options=(verb, *chain.from_iterable(kept), *own))
+        kept = [pair for pair in pairs if not {pair[0], _LONG.get(pair[0], pair[0])} & own_names]
+        command = command._replace(options=(verb, *chain.from_iterable(kept), *own_options))
         # Without the names of hosts, they come from the directory of the call.
-        has_hosts = self.names_hosts or bool(given & _HOSTS)
+        has_hosts = self.names_hosts or bool(own_names & _HOSTS)
         return command if has_hosts and verb != "sync" else self._in_directory(command)
 
     def about_run(self, command: FixCommand) -> FixCommand:
-        """The command, of which the verb and the run come first, with the words that name the hosts."""
+        """Return the command with the words that name the hosts. Its verb and the run come first."""
         run_and_others = command.options[1:]
         at = 1 + (run_and_others[:1] != () and not run_and_others[0].startswith("-"))
         words = () if {*_HOSTS, "--prune"}.intersection(command.options) else self.about_runs
@@ -260,14 +290,16 @@ class CallOptions:
         return command._replace(options=(*command.options[:at], *words, *command.options[at:]))
 
     def _in_directory(self, command: FixCommand) -> FixCommand:
-        """The command with `cd` before it, if the call was made in another directory."""
+        """Return the command with `cd` before it, if the call was made in another directory."""
         if command.start != PROGRAM or not _is_elsewhere(self.call.directory):
             return command
         return command._replace(start=f"cd {shlex.quote(self.call.directory)} && {PROGRAM}")
 
     def _repeat_call(self, command: FixCommand) -> FixCommand:
-        """The call of `run` with the command's options put in. If the command starts something else with the call's
-        arguments, the launcher stays in front of it."""
+        """Return the call of `run` with the options of the command put in.
+
+        If the command starts something else with the arguments of the call, the launcher stays in front of it.
+        """
         verb, *own = command.options
         marks, argv = _split_marks(command.argv)
         while own[-1:] in (["-m"], ["--"]):
@@ -300,8 +332,10 @@ class CallOptions:
         return self._in_directory(command._replace(options=options, argv=argv))
 
     def _in_front_of(self, argv: Sequence[str]) -> tuple[str, ...] | None:
-        """The words of the call before its program, another launcher's; none for another program with other arguments,
-        and None if the program is not at the end of the call."""
+        """Return the words of the call before its program, which are another launcher's.
+
+        Empty for another program with other arguments; None if the program is not at the end of the call.
+        """
         program, words = _split_marks(self.program)[1], self.call.words
         if not argv or (argv[:1] != program[:1] and argv[1:] != program[1:]):
             return ()
@@ -309,23 +343,27 @@ class CallOptions:
             return words[: len(words) - len(program)]
         return () if words == program[1:] else None
 
-    def _of_run(self, verb: str, own: Sequence[str]) -> Pairs:
+    def _of_run(self, verb: str, own_options: Sequence[str]) -> Pairs:
+        """Return the options of `run` that a command needs."""
         pairs = _pairs(self.run)
         if verb == "run":
             return pairs
         names: Sequence[str] = ("--env",) if verb == "install" else ()
-        if verb == "envs" and "--verify" in own:
+        if verb == "envs" and "--verify" in own_options:
             names = ("--env", "--python", "--setup") if "--python" in dict(pairs) else ("--env",)
         return tuple(pair for pair in pairs if pair[0] in names)
 
 
 NO_OPTIONS: Final = CallOptions()
 _REPEATS: Final = re.compile(r"\b(?:again|once|then)\b")
-"""In a clause that tells to repeat the call when something else is done."""
+"""Words in a clause that tells to repeat the call when something else is done."""
 
 
 def without_call(fix: str, typed: Sequence[str]) -> str:
-    """Leave out clauses that only name the call that failed. To repeat it, "the same command" keeps its options."""
+    """Leave out clauses of a fix that only name the call that failed.
+
+    To repeat it, "the same command" keeps its options.
+    """
     if not isinstance(fix, Fix) or not typed:
         return fix
     first, *others = [_without_call(clause, typed) for clause in clauses(fix)]
@@ -336,6 +374,7 @@ def without_call(fix: str, typed: Sequence[str]) -> str:
 
 
 def _without_call(clause: Fix, typed: Sequence[str]) -> Fix:
+    """Return one clause; empty if it only names the call."""
     is_call = [_is_call(part, after, typed) for part, after in zip(clause.parts, (*clause.parts[1:], ""), strict=False)]
     if not any(is_call):
         return clause
@@ -354,21 +393,23 @@ def _is_call(part: Part, after: Part, typed: Sequence[str]) -> bool:
 
 
 def _split(typed: Sequence[str]) -> Iterator[str]:
-    """`--home=/h` as two words."""
+    """Yield the words, with `--home=/h` as two words."""
     for word in typed:
         yield from word.split("=", 1) if word.startswith("--") else (word,)
 
 
 def _long(word: str) -> str:
+    """Return the long spelling of an option, so that spellings can be compared."""
     return word if word == "-n" else _LONG.get(word, word)
 
 
 def install_command(env: str) -> FixCommand:
-    """The command that rebuilds a damaged environment as it was; `--with PKG` may be appended."""
+    """Return the command that installs a damaged environment again as it was. `--with PKG` may be appended."""
     return ipexctl_command("install", *(("--env", env) if env != DEFAULT_ENV else ()))
 
 
 def _is_elsewhere(directory: str) -> bool:
+    """True if the directory is another than the working directory, or if the working directory no longer exists."""
     try:
         return bool(directory) and directory != str(Path.cwd())
     except FileNotFoundError:
@@ -376,37 +417,40 @@ def _is_elsewhere(directory: str) -> bool:
 
 
 def _names_of(group: Sequence[str]) -> set[str]:
-    """The option's name, and the name of another that decides the same."""
+    """Return the name of an option, and the name of another that decides the same."""
     name = group[0].partition("=")[0] if group[0].startswith("--") else group[0][:2]
     return {name, _LONG.get(name, name)}
 
 
 def _split_marks(argv: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The `-m` or `--` before a module or command, and the other words."""
+    """Split off the `-m` or `--` before a module or command."""
     at = next((at for at, word in enumerate(argv) if word not in ("-m", "--")), len(argv))
     return argv[:at], argv[at:]
 
 
 def _with_limit(pairs: Groups, own: list[str]) -> tuple[Groups, list[str]]:
-    """Drop the user's limit if the command has one. Hosts that the user excluded stay excluded."""
-    chosen = next((pair[1] for pair in pairs if pair[0] in _LIMITS and len(pair) > 1), None)
-    at = next((number for number, word in enumerate(own[:-1], 1) if word in _LIMITS), 0)
-    if chosen is None or not at:
+    """Leave out the user's limit if the command has one. Hosts that the user excluded stay excluded."""
+    user_limit = next((pair[1] for pair in pairs if pair[0] in _LIMITS and len(pair) > 1), None)
+    position = next((number for number, word in enumerate(own[:-1], 1) if word in _LIMITS), 0)
+    if user_limit is None or not position:
         return pairs, own
-    limit = f"{chosen},{own[at]}" if own[at].startswith("!") else own[at]
-    return tuple(pair for pair in pairs if pair[0] not in _LIMITS), [*own[:at], limit, *own[at + 1 :]]
+    limit = f"{user_limit},{own[position]}" if own[position].startswith("!") else own[position]
+    return tuple(pair for pair in pairs if pair[0] not in _LIMITS), [*own[:position], limit, *own[position + 1 :]]
 
 
 def _pairs(text: str) -> Pairs:
+    """Return the options of a text as pairs of name and value."""
     words = shlex.split(text)
     return tuple(zip(words[::2], words[1::2], strict=False))
 
 
 def _text(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return pairs of name and value as text."""
     return "".join(f" {name} {shlex.quote(value)}" for name, value in pairs)
 
 
 def _replace(value: AnyReport, changes: dict[str, Any]) -> AnyReport:
+    """Return the value with changed fields."""
     if not changes:
         return value
     named: Any = value
@@ -417,4 +461,5 @@ def _replace(value: AnyReport, changes: dict[str, Any]) -> AnyReport:
 
 
 def option_text(pairs: Iterable[tuple[str, object]]) -> str:
+    """Return options as text, without those whose value is None."""
     return _text((name, str(value)) for name, value in pairs if value is not None)

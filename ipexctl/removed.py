@@ -14,6 +14,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "hub": Fix("models and datasets are directories: `ipexctl exec --shell 'du -sh ~/.ipexctl/hub/hub/*--*'`"),
     "export": Fix("`ipexctl run --dry-run --json train.py`; it has ranks, cores and variables with their reasons"),
 }
+"""Command → what to type."""
 OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("run", "--metric"): "leave it out: the meter counts steps and samples by itself",
     ("run", "--offline-hub"): Fix("`ipexctl run -x HF_HUB_OFFLINE=1 train.py`"),

@@ -1,5 +1,6 @@
-"""Makes text safe for terminals and names safe for shells; formats sizes, durations, counts and lists of words. Text
-from hosts, files and ranks is not trusted.
+"""Make text safe for terminals and names safe for shells; format sizes, durations, counts and lists of words.
+
+Text from hosts, files and ranks is not trusted: a terminal obeys escape sequences in it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AS_ASCII: Final = "ipexctl.ascii"
 """Name of an encoding error handler: symbols of our own become ASCII, any other character is escaped."""
 _SIGNS: Final = {"─": "-", "│": "|", "…": "...", "→": "->", "µ": "u"}
+"""Symbol of our own → its ASCII."""
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding lacks. An encoding error handler of Python."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end]
     return "".join(_SIGNS.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in text), error.end
@@ -53,18 +56,22 @@ def is_ascii_locale(environ: Mapping[str, str]) -> bool:
 
 
 def is_variable_name(text: str) -> bool:
+    """True for a name that a variable of the environment can have in sh."""
     return _VARIABLE.fullmatch(text) is not None
 
 
 def variable_in_sh(name: str) -> str:
-    """Raises a UserError for anything that is not a name: the last line of defence."""
+    """Return the name.
+
+    Raises a UserError for anything that is none: the last line of defence before a shell reads it.
+    """
     if not is_variable_name(name):
         raise UserError(f"'{name[:60]}' can't be the name of a variable", fix="letters, digits and _")
     return name
 
 
 def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
-    """Format a host's time in the control machine's time zone; `?` if it is invalid."""
+    """Format a time of a host in the time zone of the control machine; `?` if it is invalid."""
     try:
         return time.strftime(pattern, time.localtime(at))
     except (OverflowError, ValueError, OSError):
@@ -72,7 +79,7 @@ def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """`0.4 s`, `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    """Format seconds as `0.4 s`, `45 s`, `12 min`, `3 h 5 min` or `2 d 4 h`."""
     if seconds < 1:
         return f"{max(0.0, seconds):.1f} s"
     if seconds < 90:
@@ -97,13 +104,16 @@ def printable(text: str) -> str:
 
 
 def safe_lines(lines: Iterable[str], *, colors: bool) -> str:
-    """The text of messages and tables: characters that a terminal would obey are replaced, except our own colors. A
-    line break in a line continues it, indented: text from elsewhere never begins a line.
+    """Return the text of messages and tables. Characters that a terminal would obey are replaced, except our own
+    colors.
+
+    A line break in a line continues it, indented: text from elsewhere never begins a line.
     """
     return "".join(_safe_line(str(line), colors=colors) + "\n" for line in lines)
 
 
 def _safe_line(line: str, *, colors: bool) -> str:
+    """Return one line for `safe_lines`."""
     if line.isprintable():
         return line
     first, *more = line.split("\n")
@@ -114,7 +124,7 @@ def _safe_line(line: str, *, colors: bool) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Remove all that a terminal would obey, except colors, tabs and newlines. Colors end with the text."""
+    """Remove everything that a terminal would obey, except colors, tabs and newlines. Colors end with the text."""
     if text.isprintable():
         return text
     text = _SEQUENCE.sub(lambda sequence: sequence[0] if _COLOR.fullmatch(sequence[0]) else "", text)
@@ -125,10 +135,12 @@ def neutralise(text: str) -> str:
 
 
 def strip_colors(text: str) -> str:
+    """Remove colors."""
     return _COLOR.sub("", text) if "\x1b" in text else text
 
 
 def tilde_path(path: Path) -> str:
+    """Return the path with `~` for the home directory."""
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.expanduser raises without a home
     text = os.fspath(path)
     inside = home != "/" and (text == home or text.startswith(f"{home}/"))
@@ -136,17 +148,18 @@ def tilde_path(path: Path) -> str:
 
 
 def home_directory() -> Path:
+    """Return the home directory; `/` if the account has none."""
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises without a home
     return Path(home if home.startswith("/") else "/")
 
 
 def expand_tilde(path: Path | str) -> Path:
-    """Expand `~` of this or another account; unchanged if there is no such account."""
+    """Expand `~` of this or another account. The path is unchanged if there is no such account."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises for an unknown account
 
 
 def readable(size: float) -> str:
-    """`3.7 GB`, `240 MB`, `80 kB`, `12 bytes`: in powers of 1000, two or three digits."""
+    """Format bytes as `3.7 GB`, `240 MB`, `80 kB` or `12 bytes`: in powers of 1000, with two or three digits."""
     for unit, step in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= step:
             decimals = 1 if size < (10 if unit == "MB" else 100) * step else 0
@@ -157,16 +170,17 @@ def readable(size: float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
+    """Format a number with its noun: `1 rank`, `1,200 ranks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def join_words(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join words as `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
-    """`0-2,8` for the ascending numbers 0, 1, 2, 8, as the kernel prints a list of CPUs."""
+    """Format ascending numbers as ranges: `0-2,8` for 0, 1, 2, 8, as the kernel prints a list of CPUs."""
     parts: list[str] = []
     start = 0
     for position, number in enumerate(numbers):
@@ -178,35 +192,41 @@ def number_ranges(numbers: Sequence[int]) -> str:
 
 
 _MOST_LISTED: Final = 8
+"""Entries of a list that a person reads."""
 
 
 def short_list(listed: str) -> str:
-    """`0,2,4,…,254` for a list with more than eight entries, which a person does not read."""
+    """Shorten a list of more than eight entries: `0,2,4,…,254`."""
     parts = listed.split(",")
     return listed if len(parts) <= _MOST_LISTED else f"{','.join(parts[:3])},…,{parts[-1]}"
 
 
 def short_numbers(numbers: Iterable[int]) -> str:
+    """Format numbers as ranges, and shorten the list."""
     return short_list(number_ranges(sorted(set(numbers))))
 
 
 def differing_words(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Of each command line, the options and other words that another lacks: `--lr 3`."""
+    """Return for each command line the options and other words that another one lacks, as `--lr 3`."""
     named = [_named_words(line) for line in lines]
-    return [" ".join(w for name, w in own.items() if any(each.get(name) != w for each in named)) for own in named]
+    differing: list[str] = []
+    for words in named:
+        lacking = [word for name, word in words.items() if any(other.get(name) != word for other in named)]
+        differing.append(" ".join(lacking))
+    return differing
 
 
 def _named_words(line: Sequence[str]) -> dict[str, str]:
-    """Options with their values by their names; other words by their place, or by their name if they are NAME=VALUE."""
-    found: dict[str, str] = {}
-    option, place = "", 0
+    """Return options with their values by name; other words by position, or by name if they are NAME=VALUE."""
+    words: dict[str, str] = {}
+    option, position = "", 0
     for word in line:
         name, equals, _ = word.partition("=")
         if word.startswith("-") and not word[1:2].isdigit():
-            found[name], option = word, "" if equals else name
+            words[name], option = word, "" if equals else name
         elif option:
-            found[option], option = f"{option} {word}", ""
+            words[option], option = f"{option} {word}", ""
         else:
-            place += 1
-            found[name if equals else str(place)] = word
-    return found
+            position += 1
+            words[name if equals else str(position)] = word
+    return words

@@ -1,8 +1,7 @@
-"""Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI (`node/common/mpi.py` has
-the MPIs). Values and text only.
+"""Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI.
 
-A `Transport` is ssh or Slurm's srun. Only the functions at the end compare names; other code asks the transport or
-launcher.
+Values and text only; `node/common/mpi.py` has the MPIs. A `Transport` is ssh or Slurm's srun. Only the functions at the
+end compare names: other code asks the transport or the launcher what it can do.
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ LaunchFlavor = Literal[MpiFlavor, NoMpiFlavor]
 
 
 class Launcher(Protocol):
+    """What starts the ranks if no mpirun does."""
+
     @property
     def flavor(self) -> NoMpiFlavor:
-        """Name in plans, where others name an MPI."""
+        """Name in plans, where the flavor of an MPI would stand."""
 
     @property
     def title(self) -> str:
@@ -37,24 +38,26 @@ class Launcher(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why a plan takes this launcher by default."""
+        """Why a plan chooses this launcher by default."""
 
     @property
     def is_preferred(self) -> bool:
-        """True if preferred to an existing mpirun."""
+        """True if it is preferred to an existing mpirun."""
 
     @property
     def has_starters(self) -> bool:
         """True if the control machine begins a host starter on each host but node0."""
 
     def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
-        """True if it can start these ranks. `ranks_per_host`: host → number of ranks."""
+        """True if the launcher can start these ranks. `ranks_per_host`: host → number of ranks."""
 
     def words(self, ranks_per_host: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Words before the rank wrapper's; empty if supervisor and host starters start each rank."""
+        """Return the words before those of the rank wrapper; empty if supervisor and host starters start each rank."""
 
 
 class Transport(Protocol):
+    """How a call reaches the nodes."""
+
     @property
     def name(self) -> str:
         """Name in records and for --transport."""
@@ -65,7 +68,7 @@ class Transport(Protocol):
 
     @property
     def is_program(self) -> bool:
-        """True if the user's ssh program logs in to all hosts, not only where paramiko can't."""
+        """True if the user's ssh program logs in to all hosts, not only where paramiko cannot."""
 
     @property
     def remote_shell(self) -> str:
@@ -76,21 +79,23 @@ class Transport(Protocol):
         """Launcher for plans over several hosts that need no MPI."""
 
     def job(self, environ: Mapping[str, str]) -> str:
-        """Id of the scheduler's job; empty outside a job."""
+        """Return the ID of the scheduler's job; empty outside a job."""
 
     def job_title(self, job: str) -> str:
-        """The job, for people."""
+        """Return the job's name for people."""
 
     def seconds_left(self, job: str) -> int | None:
-        """Seconds until the job ends, from the scheduler; None without a limit or an answer."""
+        """Return the seconds until the job ends, from the scheduler; None without a limit or an answer."""
 
     def announcement(self, environ: Mapping[str, str]) -> str:
-        """Line that tells the user how hosts are reached, if ipexctl chose it; or empty."""
+        """Return the line that tells the user how hosts are reached, if ipexctl chose it; or empty."""
 
 
 class DirectLauncher:
-    """Starts ranks without an MPI: the supervisor on node0, a host starter on each other host, so no node logs in to
-    another. This works for gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun.
+    """Starts ranks without an MPI: the supervisor on node0, a host starter on each other host. No node logs in to
+    another.
+
+    Several ranks must be over gloo, or independent copies: oneCCL and the MPI backend get rank numbers from mpirun.
     """
 
     flavor: Final[NoMpiFlavor] = "none"
@@ -101,13 +106,15 @@ class DirectLauncher:
     has_starters: Final = True
 
     def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
+        """True for gloo and independent copies; for a single rank, also for oneCCL."""
         return backend != "mpi" if self.is_single(ranks_per_host, node0) else backend in ("gloo", "none")
 
     def is_single(self, ranks_per_host: Mapping[str, int], node0: str) -> bool:
-        """True if the plan has one rank, on node0. No backend needs an mpirun then."""
+        """True if the plan has one rank, on node0."""
         return list(ranks_per_host.items()) == [(node0, 1)]
 
     def words(self, ranks_per_host: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+        """Return no words: supervisor and host starters start each rank."""
         del ranks_per_host, hostfile, is_crowded
         return ()
 
@@ -125,22 +132,28 @@ class SshTransport:
     launcher: Final[Launcher] = DIRECT
 
     def job(self, environ: Mapping[str, str]) -> str:
+        """Return nothing: ssh needs no job."""
         del environ
         return ""
 
     def job_title(self, job: str) -> str:
+        """Return the job's name for people."""
         return f"job {job}"
 
     def seconds_left(self, job: str) -> int | None:
+        """Return None: no job ends."""
         del job
         return None
 
     def announcement(self, environ: Mapping[str, str]) -> str:
+        """Return nothing: ssh is what users expect."""
         del environ
         return ""
 
 
 class OpenSshTransport(SshTransport):
+    """As `SshTransport`, but the user's ssh program logs in to all hosts."""
+
     name = "openssh"
     is_program = True
 
@@ -172,12 +185,16 @@ class SrunLauncher:
     has_starters: bool = False
 
     def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
+        """True for several hosts, unless the backend needs an mpirun."""
         del node0
         return len(ranks_per_host) > 1 and backend not in ("ccl", "mpi")
 
     def words(self, ranks_per_host: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Words of srun without --cpus-per-task, which implies --exact: Slurm would choose the CPUs, fewer than the
-        plan's where they don't divide evenly."""
+        """Return the words of srun.
+
+        There is no --cpus-per-task, which implies --exact: Slurm would choose the CPUs, fewer than the plan's where
+        they do not divide evenly.
+        """
         options = (
             *("srun", "--overlap", f"--nodes={len(ranks_per_host)}", f"--ntasks={sum(ranks_per_host.values())}"),
             # Rank N is on line N of the file, whatever order Slurm has for the nodes.
@@ -201,6 +218,8 @@ STEP: Final = SrunLauncher()
 
 @dataclass(frozen=True, slots=True)
 class SrunTransport:
+    """Job steps of Slurm in place of logins."""
+
     name: str = "srun"
     uses_ssh: bool = False
     is_program: bool = False
@@ -208,17 +227,21 @@ class SrunTransport:
     launcher: Launcher = STEP
 
     def job(self, environ: Mapping[str, str]) -> str:
+        """Return the number of the Slurm job; empty outside a job."""
         return job_number(environ)
 
     def job_title(self, job: str) -> str:
+        """Return the job's name for people."""
         return f"Slurm job {job}"
 
     def seconds_left(self, job: str) -> int | None:
+        """Ask Slurm how long the job may run on; None without a limit or an answer."""
         from ipexctl.node.common.slurm import ask, seconds_left, show_time_left  # few calls are in a job
 
         return seconds_left(ask(show_time_left(job)))
 
     def announcement(self, environ: Mapping[str, str]) -> str:
+        """Return that hosts are reached over srun, and how to use ssh."""
         return f"over srun, in {self.job_title(job_name(environ))} (--transport ssh logs in instead)"
 
 
@@ -226,13 +249,13 @@ OVER_SRUN: Final = SrunTransport()
 
 
 def transport_named(name: str) -> Transport:
-    """The transport that a record names. An unknown name counts as ssh."""
+    """Return the transport that a record names. An unknown name counts as ssh."""
     known: Mapping[str, Transport] = {one.name: one for one in (OVER_SSH, OVER_OPENSSH, OVER_SRUN)}
     return known.get(name) or OVER_SSH
 
 
 def launcher_of(flavor: str) -> Launcher | None:
-    """The launcher of a plan; None if an MPI starts its ranks."""
+    """Return the launcher of a plan; None if an MPI starts its ranks."""
     if flavor == STEP.flavor:
         return STEP
     return DIRECT if flavor == DIRECT.flavor else None
@@ -245,8 +268,10 @@ def choose_transport(
     *,
     find_program: Callable[[str], str | None] = which,
 ) -> Transport:
-    """Choose srun inside a Slurm allocation, unless there are login options; else ssh. `wanted`: None for a command
-    that needs ssh."""
+    """Choose srun inside a Slurm allocation, unless there are login options; else ssh.
+
+    `hosts`: None for a command that needs ssh. Raises a UserError if --transport srun is not possible.
+    """
     if wanted in ("ssh", "openssh"):
         return OVER_SSH if wanted == "ssh" else OVER_OPENSSH
     if hosts is None:

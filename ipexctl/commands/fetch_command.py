@@ -217,7 +217,9 @@ def show_other_hosts(request: FetchRequest) -> None:
     )
 
 
-def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
+def show_hosts_with_path(
+    request: FetchRequest, result: FetchResult, path_on_hosts: PathOnHosts, *, quiet: bool
+) -> None:
     """Say which other hosts have the path, or that it came from another host.
 
     If the host that was asked lacks the path, `quiet` hides nothing but the note on silent hosts, because the call has
@@ -228,19 +230,22 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
     fields = {"source": source, "force": _force_of(request)}
     every_host = Fix("`ipexctl fetch {source} {dest} --all-hosts {*force}`", dest=_directory(request.dest), **fields)
     was_fetched = not result.reason
-    others, have = fold(found.having), "have" if len(found.having) > 1 else "has"
+    others, have = fold(path_on_hosts.having), "have" if len(path_on_hosts.having) > 1 else "has"
     if was_fetched and result.host != request.host and not quiet:
         print_message(f"note: {host} does not have it as the run left it; this is {path} of {result.host.name}")
-    elif found.having and was_fetched and not quiet:
+    elif path_on_hosts.having and was_fetched and not quiet:
         text = f"note: this is {path} of {host}; {others} {have} one, too"
         print_with_fix(text, every_host)
-    elif found.having and not was_fetched:
+    elif path_on_hosts.having and not was_fetched:
         one = Fix(
-            "`ipexctl fetch {source} {dest} --from {host} {*force}`", dest=request.dest, host=found.having[0], **fields
+            "`ipexctl fetch {source} {dest} --from {host} {*force}`",
+            dest=request.dest,
+            host=path_on_hosts.having[0],
+            **fields,
         )
-        print_with_fix(f"note: {others} {have} it", every_host if len(found.having) > 1 else one)
-    if found.unknown and not quiet:
-        print_message(f"note: {fold(found.unknown)} did not say whether it is there, too")
+        print_with_fix(f"note: {others} {have} it", every_host if len(path_on_hosts.having) > 1 else one)
+    if path_on_hosts.unknown and not quiet:
+        print_message(f"note: {fold(path_on_hosts.unknown)} did not say whether it is there, too")
 
 
 def _force_of(request: FetchRequest) -> tuple[str, ...]:
@@ -339,12 +344,13 @@ def fetch_command(
     if (all_hosts or results) and (rank is not None or host is not None):
         raise UserError("-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out")
 
-    found = parse_source(source)
-    if results and found.path is not None:
+    fetch_source = parse_source(source)
+    if results and fetch_source.path is not None:
         raise UserError(
-            "--results has its own path", fix=Fix("`ipexctl fetch {word} {dest} --results`", word=found.word, dest=dest)
+            "--results has its own path",
+            fix=Fix("`ipexctl fetch {word} {dest} --results`", word=fetch_source.word, dest=dest),
         )
-    call = FetchCall(found, dest, rank, host, force, targets, home, output)
+    call = FetchCall(fetch_source, dest, rank, host, force, targets, home, output)
     if all_hosts or results:
         raise typer.Exit(call.from_all(results=results))
     raise typer.Exit(call.from_one())

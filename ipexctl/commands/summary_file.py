@@ -1,6 +1,7 @@
 """`--summary FILE` of run, attach and wait: the outcome of a run as JSON, for scripts.
 
-The file is checked before the run and written at its end, so a problem that arises in between is only printed.
+The file is checked before the run and written at its end. A problem that arises in between is printed, and makes the
+exit code 1 if it would be 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ipexctl uninstall`: remove ipexctl from the hosts and from the control machine.
 
-The list that the user confirms is made by the same code that removes, so it shows what would happen.
+Without --yes it asks the hosts twice: first to list what is there, and to remove it once the user has agreed.
 """
 
 from __future__ import annotations

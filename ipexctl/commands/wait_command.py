@@ -57,7 +57,7 @@ def wait_command(
         results = wait(records, caller, timeout=timeout, on_result=show)
     ended = first_failure(results) if interrupt.code is None else interrupt.code
     if output.json:
-        output.print_report(results, lambda found: as_json(found, ended), lambda *_, **__: None)
+        output.print_report(results, lambda waited: as_json(waited, ended), lambda *_, **__: None)
     if summary is not None:
         (result,) = results
         if not write_summary(summary, result.record, result.status, ended, time.monotonic() - began):

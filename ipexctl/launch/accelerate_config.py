@@ -143,8 +143,8 @@ class _AccelerateConfigReader:
         kind = self._distributed_type()
         self._note_unknown()
         if self._flag(self._top.get("use_cpu")) is False:
-            place = f"{self._path}:{_line(self._top['use_cpu'])}"
-            self._notes.append(f"{place}: use_cpu: false is ignored, ranks compute on CPUs")
+            line = f"{self._path}:{_line(self._top['use_cpu'])}"
+            self._notes.append(f"{line}: use_cpu: false is ignored, ranks compute on CPUs")
         nested = self._nested
         precision = self._precision()
         if self._integer(self._top.get("machine_rank")):
@@ -229,8 +229,8 @@ class _AccelerateConfigReader:
     def _note_unknown_keys(self, entries: Mapping[str, Entry], known: Collection[str]) -> None:
         for key, entry in entries.items():
             if key not in known:
-                place, meant = f"{self._path}:{_line(entry)}", did_you_mean(key, known, "leave it out")
-                self._notes.append(f"{place}: {quote(key)} is not a key of accelerate: ignored; {meant}")
+                line, meant = f"{self._path}:{_line(entry)}", did_you_mean(key, known, "leave it out")
+                self._notes.append(f"{line}: {quote(key)} is not a key of accelerate: ignored; {meant}")
 
     def _precision(self) -> str:
         """Return `mixed_precision`; of old files, `fp16`. Notes that a precision is not possible on CPUs."""

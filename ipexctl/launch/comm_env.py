@@ -33,7 +33,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     if context.plan.backend == "ccl":
         yield from _oneccl(context)
     if context.mpi is not None:
-        yield from (Setting(*each) for each in context.mpi.rank_variables(context.mpirun_line))
+        yield from (Setting(*variable) for variable in context.mpi.rank_variables(context.mpirun_line))
     if _uses_libfabric(context):
         yield from _fabric(context)
     yield from _yielding(context)

@@ -137,12 +137,12 @@ def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> Launc
     without = [name for name in names if not any(mpi.flavor == choice for mpi in mpis[name])]
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(present)}" if present and not lacking else ""
-    place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
+    where = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
     fix: str = Fix("`ipexctl install` (every stack has Intel MPI); or --mpi PATH, a path that exists on all hosts")
     installed = _of_installed(gathered, names) if choice in ("auto", INTEL.flavor) else None
     if installed is not None:
         fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"
-    return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
+    return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else where}{others}", fix, lacking)
 
 
 def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
@@ -154,7 +154,7 @@ def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
 def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
     """Yield each MPI of the environment.
 
-    An MPI is left out if another wheel overwrites its mpirun.
+    An MPI is left out if another wheel may have overwritten its mpirun.
     """
     env = gathered.env
     reason = f"it came with the environment {env.name}" if env.name else "it is in the environment"

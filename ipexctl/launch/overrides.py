@@ -127,7 +127,7 @@ def choose_backend(
     """
     choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)
     no_workers = has_no_workers(gathered)
-    place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
+    env_name = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
         return "none", gathered.asked.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
@@ -145,12 +145,12 @@ def choose_backend(
         return automatic_backend(env.ccl, hosts, world_size, cores_per_rank)
     if choice == "ccl" and not env.ccl:
         return Refusal(
-            f"{place} has no oneCCL bindings, so there is no ccl backend",
+            f"{env_name} has no oneCCL bindings, so there is no ccl backend",
             Fix("--backend gloo, or: `ipexctl install --require-oneccl`"),
         )
     if choice == "mpi" and env.mpi_backend is False:
         return Refusal(
-            f"the torch of {place} has no mpi backend: no wheel of torch is built with MPI",
+            f"the torch of {env_name} has no mpi backend: no wheel of torch is built with MPI",
             "--backend gloo; mpirun starts the ranks with every backend",
         )
     return choice, ""

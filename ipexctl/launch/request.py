@@ -101,7 +101,7 @@ class Gathered:
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Options of the command line and of its settings file, if a tool reads them with HfArgumentParser."""
     job: str = ""
-    """ID of the Slurm job that has the hosts; empty without one."""
+    """ID of the scheduler's job that has the hosts; empty without one."""
     job_seconds: int | None = None
     """Seconds until that job ends; None if there is none, or its end is unknown."""
     earlier_memory: EarlierMemory | None = None

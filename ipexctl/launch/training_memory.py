@@ -84,8 +84,8 @@ def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:
     for count in range(1, len(ways) + 1):
         tried = {names: estimate(context, *map(ways.__getitem__, names)) for names in combinations(ways, count)}
         fitting = (names for names, other in tried.items() if other and other.of(ranks, "activations") <= free)
-        if found := [" with ".join(names) for names in fitting]:
-            return found
+        if enough := [" with ".join(names) for names in fitting]:
+            return enough
     return []
 
 

@@ -233,28 +233,28 @@ def _read(reply: Reply) -> RunInHome:
 
 
 def choose_run(
-    word: str, found: Mapping[str, RunInHome], errors: Mapping[str, HostError], options: CallOptions = NO_OPTIONS
+    word: str, answers: Mapping[str, RunInHome], errors: Mapping[str, HostError], options: CallOptions = NO_OPTIONS
 ) -> tuple[str, Plan, float]:
     """Return node0, the plan, and when it was made. Raises a UserError or a CallError. Pure.
 
-    `found`: host → its answer; `errors`: host → why it did not answer.
+    `answers`: host → what it says; `errors`: host → why it did not answer.
     """
     if word in LAST:
-        newest = max((home.at for home in found.values()), default=0.0)
-        found = {name: home for name, home in found.items() if home.at >= newest}
-    names = sorted({run for home in found.values() for run in home.names})
+        newest = max((home.at for home in answers.values()), default=0.0)
+        answers = {name: home for name, home in answers.items() if home.at >= newest}
+    names = sorted({run for home in answers.values() for run in home.names})
     names = names if word in LAST else meant_runs(word, names)
     if len(names) > 1:
         raise _ambiguous(word, names, "on these hosts")
     run = "".join(names)
-    homes = {name: (home, home.plan) for name, home in found.items() if home.plan is not None and home.plan.id == run}
+    homes = {name: (home, home.plan) for name, home in answers.items() if home.plan is not None and home.plan.id == run}
     if not homes and errors:
         name, error = next(iter(errors.items()))
         code = 3 if isinstance(error, Unreachable) else 1
         raise CallError(f"{name}: {error.reason}", fix=error.advice, exit_code=code)
     if not homes:
         what = "no run" if word in LAST else f"no run {quote(word)}"
-        reason = f"there is {what} in the home of this account on {fold(tuple(found))}"
+        reason = f"there is {what} in the home of this account on {fold(tuple(answers))}"
         hint = options.apply(Fix("`ipexctl ps` shows what runs there"))
         raise NoSuchRun(reason, fix=Fix("`ipexctl run --help` says how to start one") if word in LAST else hint)
     node0 = max(

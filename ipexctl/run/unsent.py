@@ -121,7 +121,7 @@ def line_that_sends(record: RunRecord, path: str) -> tuple[str, str]:
     """
     name, has_it = _path_in_project(record, path), bool(project_file(record, path))
     with suppress(UserError, OSError):
-        is_left_out = has_it and all(found.path != name for found in scan_project(real_path(record.project)).found)
+        is_left_out = has_it and all(entry.path != name for entry in scan_project(real_path(record.project)).found)
         if is_left_out or (name and not has_it and is_secret(name)):
             can_resume = record.typed.directory and not record.plan.job
             option = FixCommand("", ("--include", _include_pattern(name, real_path(record.project))))

@@ -92,8 +92,10 @@ def _sections(plan: Plan, width: int, machines: Mapping[str, Cpu]) -> Iterator[t
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
     by_starters = len(plan.hosts) > 1 and plan.is_direct
-    place = "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
-    yield f"{place} ({title_of(plan.flavor)})", _command(plan.argv, width)
+    heading = (
+        "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
+    )
+    yield f"{heading} ({title_of(plan.flavor)})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _by_value(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrap_text(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrap_fix(note, width, "  - ", "    "))

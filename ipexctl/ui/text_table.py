@@ -18,7 +18,7 @@ from ipexctl.ui.safe_output import print_document
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
-"""Characters that a column keeps."""
+"""Characters that the widest column keeps."""
 _BREAK: Final = re.compile(r"(?<=,)| ")
 """Where a cell may be broken."""
 _LONGEST_HOSTS: Final = 48

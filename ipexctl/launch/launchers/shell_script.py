@@ -116,7 +116,7 @@ class LineOfScript:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Names of the variables whose value the script does not show."""
-        return tuple(dict.fromkeys(_name(found) for word in self.words for found in _USED.finditer(word)))
+        return tuple(dict.fromkeys(_name(used) for word in self.words for used in _USED.finditer(word)))
 
     @property
     def is_computed(self) -> bool:

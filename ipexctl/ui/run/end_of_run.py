@@ -72,7 +72,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         sizes = [f"{attempt.world_size} on {len(attempt.hosts)}" for attempt in status.all_attempts if attempt.hosts]
         if sizes[0] != sizes[-1]:
             size += f" at last, {sizes[0]} at first"
-        elif others := [each for each in dict.fromkeys(sizes) if each != sizes[0]]:
+        elif others := [size_between for size_between in dict.fromkeys(sizes) if size_between != sizes[0]]:
             size += f", {' and '.join(others)} in between"
     took = f" after {duration(status.took)}" if status.took is not None else ""
     if status.state == "ok":

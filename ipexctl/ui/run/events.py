@@ -114,8 +114,8 @@ class FailureEvent(NamedTuple):
         `first`: the first failure of the attempt; None if it is not known, or nothing was started.
         """
         first = first or Failure(None, None)
-        place = (first.rank, first.host, first.exit_code, first.signal, first.ranks)
-        return cls(failure, attempt, *place, reason, fix)
+        where = (first.rank, first.host, first.exit_code, first.signal, first.ranks)
+        return cls(failure, attempt, *where, reason, fix)
 
 
 Event: TypeAlias = PlanEvent | StartEvent | LineEvent | FiguresEvent | NoteEvent | FailureEvent | RunDocument
@@ -250,8 +250,8 @@ class EventsView:
         if (text := self._notes.text_of(note)) is None:
             return
         is_warning = note.kind in ("gap", "group", "not-started", "changed-orders")
-        place = (note.rank, self._host(note.rank), note.stream)
-        self._print(NoteEvent(note.kind, is_warning, *place, _finite(note.fields), text), note.at)
+        where = (note.rank, self._host(note.rank), note.stream)
+        self._print(NoteEvent(note.kind, is_warning, *where, _finite(note.fields), text), note.at)
         self._words.write_lines([text])
         attempt = note.fields.get("attempt")
         if note.kind == "restart" and isinstance(attempt, int):

@@ -77,9 +77,9 @@ def sentence_of(findings: Sequence[SlowFinding], run: ToldRun) -> str:
 
     `findings`: of one host, the worst first.
     """
-    start, end = min(found.start for found in findings), max(found.end for found in findings)
+    start, end = min(finding.start for finding in findings), max(finding.end for finding in findings)
     verb, when = _verb_and_time(replace(findings[0], start=start, end=end), run)
-    percent = f"{max(found.percent for found in findings):.0f} % of a step longer than the other ranks', {when}"
+    percent = f"{max(finding.percent for finding in findings):.0f} % of a step longer than the other ranks', {when}"
     if len(findings) == 1:
         return f"{name_ranks(findings)} {verb} slow: its own time {verb} {percent}"
     plural = {"is": "are", "was": "were"}[verb]

@@ -1,0 +1,37 @@
+"""Public functions say what they return, and what an empty value or None means."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "ipexctl"
+DOCUMENTED = (
+    "*.py",
+    "api/**/*.py",
+    "commands/**/*.py",
+    "launch/**/*.py",
+    "run/*.py",
+    "ui/**/*.py",
+)
+"""Modules whose public functions all have a docstring. A package is added once this is true of it."""
+
+
+def undocumented(source: str) -> list[str]:
+    """Return the names of the public functions and methods that have no docstring."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return [each.name for each in functions if not each.name.startswith("_") and ast.get_docstring(each) is None]
+
+
+def test_a_function_without_a_docstring_is_found() -> None:
+    assert undocumented('def a():\n    "Return 1."\nclass C:\n    def b(self): ...\n    def _c(self): ...') == ["b"]
+
+
+@pytest.mark.parametrize("pattern", DOCUMENTED)
+def test_each_public_function_has_a_docstring(pattern: str) -> None:
+    paths = sorted(PACKAGE.glob(pattern))
+    assert paths
+    missing = {path.name: names for path in paths if (names := undocumented(path.read_text(encoding="utf-8")))}
+    assert missing == {}
