@@ -4,6 +4,8 @@ names one, which returns sentence and fix, or None if the row does not apply.
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 import re
 import shlex
@@ -677,7 +679,7 @@ def _unreachable(found: PatternMatch) -> tuple[str, str] | None:
     output, host = found.output, found.output.host
     if re.search(r"Read timed out|Remote\w* ?[Dd]isconnected|Connection (?:aborted|reset)", output.raised):
         return None
-    if "Connection refused" in output.raised and "name" in found.groups:
+    if os.strerror(errno.ECONNREFUSED) in output.raised and "name" in found.groups:
         cause = "no program listens on port {port} of {name}, to which {process} connects{at}"
         fix = "correct the address in the script, or start that server before the run"
         return cause.format_map(found.fields()), fix
