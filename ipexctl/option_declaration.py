@@ -1,8 +1,8 @@
 """Declare an option once for the command line, ipexctl.toml, playbooks and the hosts.
 
-From its `Declaration` come the command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py:
+From its `Declaration` come the command-line option, its help and its key in ipexctl.toml (`commands/option_groups.py:
 grouped`), the playbook option (`addons/play/modules/__init__.py: declared_options`) and its limits
-(`launch/overrides.py: check_limits`). `launch/run_options.py` has the declarations of a run.
+(`launch/overrides.py: check_limits`). `launch/run_declarations.py` has the declarations of a run.
 
 `CallOptions` adds the options of this call to the commands of a `Fix` (`node/common/fix.py`), so that they can be
 pasted.

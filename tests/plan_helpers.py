@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, Plan, RankPlan, Setting
+from ipexctl.node.common.run_options import CommandKind, RunOptions
 
 RANK_LINE = ("python", "-IS", "agent.zip", "run.rank", "/h/runs/r/job.json")
 
 
 def spec_of(kind: CommandKind = "script", argv: tuple[str, ...] = ("train.py",), **fields: Any) -> RunSpec:
-    """A spec with these fields, of `Asked` or its own. A secret is empty unless `secrets` has its value."""
+    """A spec with these fields, of `RunOptions` or its own. A secret is empty unless `secrets` has its value."""
     empty = {export.name: "" for export in fields.get("exports", ()) if export.value is None}
-    asked = Asked(kind, argv, is_behind_dashes=kind == "command")
+    asked = RunOptions(kind, argv, is_behind_dashes=kind == "command")
     return changed(RunSpec(asked, secrets=empty), **fields)
 
 
 def changed(spec: RunSpec, **fields: Any) -> RunSpec:
-    asked = {name: value for name, value in fields.items() if name in Asked._fields}
+    asked = {name: value for name, value in fields.items() if name in RunOptions._fields}
     own = {name: value for name, value in fields.items() if name not in asked}
     return replace(spec, asked=spec.asked._replace(**asked), **own)
 
@@ -70,4 +70,4 @@ def small_plan(
     }
     chosen = tuple(host for host in hosts if host.name in of_ranks)
     waiting = tuple(host for host in hosts if host.name not in of_ranks)
-    return Plan(asked=Asked(**{"argv": ("train.py",), **(asked or {})}), hosts=chosen, spares=waiting, **given)
+    return Plan(asked=RunOptions(**{"argv": ("train.py",), **(asked or {})}), hosts=chosen, spares=waiting, **given)

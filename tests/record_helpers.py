@@ -8,8 +8,8 @@ from typing import Any
 
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import HostPlan, Plan, RankPlan
+from ipexctl.node.common.run_options import RunOptions
 
 
 def with_ranks(plan: Plan, hosts: Sequence[str], ranks: Sequence[str]) -> Plan:
@@ -47,7 +47,7 @@ def run_record(
     record."""
     hosts = hosts or stores or (node0.name,)
     ranks = ranks or tuple(islice(cycle(hosts), len(hosts) if world_size is None else world_size))
-    given = Asked(argv=(script,) if script else ())._replace(**(asked or {}))
+    given = RunOptions(argv=(script,) if script else ())._replace(**(asked or {}))
     plan = Plan(run, home, node0.name, given, python=python, env=env, cwd=cwd, job=job, first_world_size=len(ranks))
     plan = plan._replace(stores={name: name if not stores or name in stores else stores[0] for name in hosts})
     plan = with_ranks(plan, hosts, ranks)

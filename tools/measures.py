@@ -269,7 +269,7 @@ def _where_printed(text: str, kind: str, below: tuple[str, ...] = ("ipexctl/",))
 
 _OF_MANY_FIELDS = (None, False, True, 0, "", ())
 """Defaults that many fields have."""
-_ASKED = "ipexctl/node/common/asked.py"
+_ASKED = "ipexctl/node/common/run_options.py"
 """Has the defaults of a run's options."""
 
 
@@ -759,7 +759,7 @@ def modules_that_name_slurm() -> list[str]:
 
 _OF_RUN = re.compile(
     r"ipexctl/(projects/script_file|homes/registry|run/(ps|wait|follow)|run/start/\w+|launch/(spec|request|context|planner|mpi|rank_distribution)"
-    r"|api/runs?|commands/run_call|commands/launch_options|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
+    r"|api/runs?|commands/run_call|commands/run_arguments|node/common/(asked|plan|job|records)|node/run/(notify|rank/__main__))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""
 

@@ -37,10 +37,10 @@ from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal_addresses import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
 from ipexctl.launch.launchers.program import read_program
-from ipexctl.launch.run_options import DECLARED, call_of
+from ipexctl.launch.run_declarations import DECLARED, call_of
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.run_options import CommandKind, RunOptions
 from ipexctl.option_declaration import (
     CONNECT_SECONDS,
     DEFAULT_ENV,
@@ -82,7 +82,7 @@ from ipexctl.transports import TransportOption, choose_transport
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
-    from ipexctl.launch.run_options import RunKeywords
+    from ipexctl.launch.run_declarations import RunKeywords
 
     class HostKeywords(TypedDict, total=False):
         """Keywords of `Cluster`, for type checkers."""
@@ -421,7 +421,7 @@ class Cluster:
                 "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
             )
         kind: CommandKind = "script" if script else "module" if module else "command"
-        types = get_type_hints(Asked)
+        types = get_type_hints(RunOptions)
         known = {name: types[name] for name in DECLARED} | {"cwd": Path | None}
         check_types(known, options, signature(self.run).parameters)
         check_notify(notify)
@@ -429,7 +429,7 @@ class Cluster:
         files = list(map(expand_tilde, env_file))
         exports, secrets = read_exports(variables, files, os.environ)
         asked = set_options(
-            Asked(
+            RunOptions(
                 kind,
                 (*map(str, filter(None, (script, module))), *command, *map(str, args)),
                 home=self._home,

@@ -74,7 +74,7 @@ CONNECTION: Final = (
 DEFAULTS: Final = "ipexctl.defaults"
 """Key of the context's `meta` for the options of this call that a file sets."""
 SHARED_GROUPS: Final[list[Set[str]]] = []
-"""Parameters of each shared group of options; the group of the output is the last. Set by `shared_options.py`."""
+"""Parameters of each shared group of options; the group of the output is the last. Set by `option_groups.py`."""
 
 
 class ConfiguredValue(NamedTuple):

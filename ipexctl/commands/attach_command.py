@@ -10,8 +10,8 @@ from typing import Final
 import typer
 
 from ipexctl.api.explained_runs import why
-from ipexctl.commands.run_calls import call_about_runs, find_named_run
-from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command, flag
+from ipexctl.commands.named_runs import call_about_runs, find_named_run
+from ipexctl.commands.option_groups import NAMED_RUN, RANKS, SUMMARY, RunHosts, TextOutput, ViewOptions, command, flag
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.commands.watch import watch_run
 from ipexctl.commands.why_command import profile_live

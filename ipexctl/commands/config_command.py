@@ -27,7 +27,7 @@ from ipexctl.commands.defaults import (
     read_settings,
     refusal,
 )
-from ipexctl.commands.shared_options import (
+from ipexctl.commands.option_groups import (
     ConfiguredCommand,
     Home,
     Output,

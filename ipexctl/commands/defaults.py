@@ -209,7 +209,7 @@ class CommandSpec(NamedTuple):
     @property
     def shared(self) -> set[str]:
         """Names of the parameters in the shared groups that the command has completely."""
-        groups = map(_names, shared_options())
+        groups = map(_names, option_groups())
         return set().union(*(group for group in groups if group <= self.names))
 
 
@@ -240,7 +240,7 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 
 @functools.cache
-def shared_options() -> tuple[Mapping[str, Param], ...]:
+def option_groups() -> tuple[Mapping[str, Param], ...]:
     """Return the shared groups of options: key → parameter. The group of the output is the last."""
     keys = _keys(load_command("sync").params)  # sync has all of them
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
@@ -248,7 +248,7 @@ def shared_options() -> tuple[Mapping[str, Param], ...]:
 
 def host_params() -> dict[str, Param]:
     """Return the options of hosts, and of the home on them: key → parameter."""
-    *of_hosts, _ = shared_options()
+    *of_hosts, _ = option_groups()
     return {key: param for group in of_hosts for key, param in group.items()}
 
 
@@ -334,7 +334,7 @@ class _FileReader:
 
         Mistakes in other keys and tables are collected too.
         """
-        options = {key: param for group in shared_options() for key, param in group.items()}
+        options = {key: param for group in option_groups() for key, param in group.items()}
         values = {}
         for key, value in self._file.tables.items():
             if (is_command(key) or key == CLUSTER) and isinstance(value, dict):

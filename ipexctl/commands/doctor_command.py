@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import typer
 
-from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.option_groups import Home, Output, Targets, command, flag, option
 from ipexctl.commands.target_hosts import open_hosts
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Recommendation, merge_findings
 from ipexctl.facts.cpu import Cpu

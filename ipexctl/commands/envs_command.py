@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.commands.install_command import verified_text
-from ipexctl.commands.shared_options import Home, Output, Targets, command, completion, flag, option
+from ipexctl.commands.option_groups import Home, Output, Targets, command, completion, flag, option
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.option_groups import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.node.common.fix import Fix
 

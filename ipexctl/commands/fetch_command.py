@@ -13,8 +13,8 @@ import typer
 
 from ipexctl.api.fetch_calls import fetch_files, fetch_from_all
 from ipexctl.commands.interrupt import cancelling
-from ipexctl.commands.run_calls import find_run
-from ipexctl.commands.shared_options import (
+from ipexctl.commands.named_runs import find_run
+from ipexctl.commands.option_groups import (
     Home,
     Output,
     RunHosts,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.commands.shared_options import (
+from ipexctl.commands.option_groups import (
     EXTRA,
     GROUP,
     PACKAGES,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import typer
 
 from ipexctl.api.followed_runs import logs
-from ipexctl.commands.run_calls import call_about_runs, chosen_ranks, find_run
-from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, RunHosts, command, flag, option
+from ipexctl.commands.named_runs import call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.option_groups import RANKS, RECONNECT, RUN, Output, RunHosts, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.host import quote
 from ipexctl.node.common.frames import Chunk, StreamName

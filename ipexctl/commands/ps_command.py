@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
-from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.option_groups import Home, Output, Targets, command, flag, option
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.homes.registry import RunRecord, RunRegistry, UnreadableRecord
 from ipexctl.hosts.nodeset import fold
@@ -67,7 +67,7 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
-    from ipexctl.commands.run_calls import call_about_runs
+    from ipexctl.commands.named_runs import call_about_runs
 
     if targets.names_hosts:
         _show_hosts(
@@ -112,7 +112,7 @@ def _of_others(targets: Targets, output: Output) -> list[RunOnHosts]:
     A host that does not answer is only a note: the user's own runs are listed without it.
     """
     from ipexctl.api.known_runs import ps_hosts
-    from ipexctl.commands.run_calls import know_hosts
+    from ipexctl.commands.named_runs import know_hosts
     from ipexctl.commands.target_hosts import open_hosts
 
     try:

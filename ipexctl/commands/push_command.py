@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.option_groups import Home, Output, Targets, argument, command, flag, option
 from ipexctl.commands.target_hosts import choose_hosts, open_hosts
 from ipexctl.errors import UserError
 from ipexctl.files.push_files import PushReport, PushResult

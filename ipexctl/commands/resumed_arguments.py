@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from ipexctl.launch.launchers.line import is_shell
-from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.run_options import RunOptions
 
 Words: TypeAlias = "tuple[str, ...]"
 
@@ -76,7 +76,7 @@ def name_of(option: str) -> str:
     return (short[1] if short else option.partition("=")[0]).replace("-", "_")
 
 
-def change_arguments(recorded: Sequence[str], asked: Asked, typed: Sequence[Words]) -> tuple[list[str], str]:
+def change_arguments(recorded: Sequence[str], asked: RunOptions, typed: Sequence[Words]) -> tuple[list[str], str]:
     """Return the recorded words with the typed options in them, and a note on what was replaced or added; or an empty
     note.
 
@@ -107,7 +107,7 @@ def _shown(options: Sequence[Words]) -> str:
     return shlex.join(chain.from_iterable(options))
 
 
-def has_shell_line(asked: Asked) -> bool:
+def has_shell_line(asked: RunOptions) -> bool:
     """True for `sh -c LINE`, whose arguments are inside LINE."""
     return asked.kind == "command" and is_shell(asked.script) and "-c" in asked.argv
 

@@ -20,15 +20,15 @@ from ipexctl.addons_list import addition
 from ipexctl.api.run import run
 from ipexctl.commands.install_command import show
 from ipexctl.commands.interrupt import Interrupt
-from ipexctl.commands.launch_call import read_launch_call, refuse_plan
-from ipexctl.commands.launch_options import RunCall
-from ipexctl.commands.shared_options import Output, RunHosts
+from ipexctl.commands.option_groups import Output, RunHosts
+from ipexctl.commands.run_arguments import RunCall
+from ipexctl.commands.spec_of_call import read_launch_call, refuse_plan
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.homes.registry import FailedCall, RunRecord, RunRegistry, explain_foreign_run, save_failed_call
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.run_options import call_of
+from ipexctl.launch.run_declarations import call_of
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, parts_of
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
@@ -72,7 +72,7 @@ def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
     if call.resume_run is not None:
         record = ctx.obj["resumed"] or _find_resumed(call.resume_run, call)
         from ipexctl.api.known_runs import note_end  # for --resume alone
-        from ipexctl.commands.run_calls import call_about_runs
+        from ipexctl.commands.named_runs import call_about_runs
 
         with call_about_runs(call.output) as (caller, _):
             status = note_end(record, caller)
@@ -116,7 +116,7 @@ def _find_resumed(run: str, call: RunCall) -> RunRecord:
 
     Raises a UserError, with the command to type, if this call does not name what to run.
     """
-    from ipexctl.commands.run_calls import find_run  # for --resume alone
+    from ipexctl.commands.named_runs import find_run  # for --resume alone
 
     record = find_run(run, RunHosts.of(call.targets, call.home), call.output, reads=False)
     if call.module is None and not call.words:

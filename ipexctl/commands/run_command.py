@@ -16,9 +16,9 @@ import typer
 
 from ipexctl.commands.app import CLUSTER
 from ipexctl.commands.defaults import ALTERNATIVES
-from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
+from ipexctl.commands.option_groups import command
 from ipexctl.commands.resumed_arguments import TypedWords, change_arguments, has_shell_line, split_typed
-from ipexctl.commands.shared_options import command
+from ipexctl.commands.run_arguments import RunCall, ScriptCommand, has_module
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord
 from ipexctl.node.common.fix import Fix, ipexctl_command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from ipexctl.commands.option_groups import NAMED_RUN, TIMEOUT, RunHosts, TextOutput, command, flag
 from ipexctl.commands.ps_command import show_stopped
-from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, RunHosts, TextOutput, command, flag
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import LAST, RunRecord
 from ipexctl.node.common.fix import Fix
@@ -35,7 +35,7 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.api.known_runs import stop
-    from ipexctl.commands.run_calls import call_about_runs, find_named_run
+    from ipexctl.commands.named_runs import call_about_runs, find_named_run
 
     if output.json:
         raise UserError("stop has no --json", fix=Fix("`ipexctl ps --json` has the state of each run"))

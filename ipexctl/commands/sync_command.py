@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
+from ipexctl.commands.option_groups import Home, Output, Targets, argument, command, flag
 from ipexctl.commands.target_hosts import current_directory, open_hosts, select
 from ipexctl.node.common.json_records import encode
 from ipexctl.option_declaration import SyncOptions

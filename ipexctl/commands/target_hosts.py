@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import open_sessions
 from ipexctl.commands.interrupt import Interrupt, cancelling
-from ipexctl.commands.shared_options import Home, Output, Targets
+from ipexctl.commands.option_groups import Home, Output, Targets
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal_addresses import InterfaceChoice

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
+from ipexctl.commands.option_groups import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix

@@ -9,8 +9,8 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import WordError, check_user
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.internal_addresses import InterfaceChoice
-from ipexctl.launch.run_options import DECLARED
-from ipexctl.node.common.asked import Asked
+from ipexctl.launch.run_declarations import DECLARED
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import check_seconds
 from ipexctl.run.ranks import parse_ranks
 
@@ -23,7 +23,7 @@ def check_value(param: Any, value: Any) -> None:
     if name in DECLARED and (name != "python" or param.metavar == "PATH"):
         from ipexctl.run.start.start_request import check_request
 
-        check_request(Asked(argv=("",), **values))
+        check_request(RunOptions(argv=("",), **values))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog import known_rows
         from ipexctl.stack.expected_stack import check_stack_request

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
+from ipexctl.commands.option_groups import Home, Output, StackOptions, Targets, command
 from ipexctl.errors import Refusal
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.json_records import encode

@@ -13,8 +13,8 @@ from typing import Any
 import typer
 
 from ipexctl.api.followed_runs import wait
-from ipexctl.commands.run_calls import call_about_runs, find_runs
-from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, RunHosts, command, option
+from ipexctl.commands.named_runs import call_about_runs, find_runs
+from ipexctl.commands.option_groups import RUNS, SUMMARY, Output, RunHosts, command, option
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
 from ipexctl.node.common.fix import Fix

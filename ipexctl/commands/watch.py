@@ -20,7 +20,7 @@ from typing import Final
 from ipexctl.api.followed_runs import follow_copy_instead
 from ipexctl.api.known_runs import CallWatcher, call_error
 from ipexctl.commands.interrupt import Interrupt, Leave, handling_signals
-from ipexctl.commands.shared_options import Output, ViewOptions
+from ipexctl.commands.option_groups import Output, ViewOptions
 from ipexctl.errors import OutputError
 from ipexctl.homes.local_copy import LocalCopy, read_final_status
 from ipexctl.homes.registry import RunRecord, RunRegistry, explain_foreign_run

@@ -17,8 +17,8 @@ import typer
 
 from ipexctl.api.explained_runs import dump, why
 from ipexctl.api.explained_runs import profile as request_profile
-from ipexctl.commands.run_calls import call_about_runs, chosen_ranks, find_run
-from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
+from ipexctl.commands.named_runs import call_about_runs, chosen_ranks, find_run
+from ipexctl.commands.option_groups import RANKS, RUN, TIMEOUT, Output, RunHosts, command, flag, is_on_command_line
 from ipexctl.errors import CallError, Interrupted, UserError
 from ipexctl.homes.registry import FailedCall, RunRecord
 from ipexctl.known_errors.match import Cause

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError, place_fix
 from ipexctl.homes.pending import remove_record, runs_directory
 from ipexctl.hosts.host import Host
-from ipexctl.launch.run_options import call_of
+from ipexctl.launch.run_declarations import call_of
 from ipexctl.node.common.answer import Json
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.json_records import PRIVATE, as_object, check_type, decode, decode_natural, read_json_file
 from ipexctl.node.common.owners import is_made_by, owner_text
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.remote.caller import caller_here
 from ipexctl.remote.node_call import AgentPlace
@@ -34,7 +34,7 @@ from ipexctl.text import expand_tilde
 from ipexctl.transports import Transport, transport_named
 
 if TYPE_CHECKING:
-    from ipexctl.launch.request import Gathered
+    from ipexctl.launch.run_context import RunContext
     from ipexctl.remote.connector import ConnectOptions
 
 SCHEMA: Final = "ipexctl.record/1"
@@ -74,7 +74,7 @@ class RunRecord:
         try:
             return read_outline(read_json_file(self.source))
         except (OSError, ValueError):
-            return Plan(self.id, self.home, self.node0.name, Asked())
+            return Plan(self.id, self.home, self.node0.name, RunOptions())
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def explain_foreign_run(record: RunRecord) -> str:
     return f"run {record.id} was begun by {by}{more}"
 
 
-def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
+def new_record(context: RunContext, plan: Plan, connect: ConnectOptions) -> RunRecord:
     spec = context.spec
     options = CallOptions(spec.options.hosts, spec.options.run)
     record = record_of(plan, context.spec.nodes_of(plan), connect, options, time.time())

@@ -33,9 +33,9 @@ from ipexctl.hub.hugging_face import (
 )
 from ipexctl.known_errors.match import KnownError, PatternMatch, shorten_text
 from ipexctl.known_errors.packages import known_packages
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.run.decisions.verdict import signal_name
 from ipexctl.text import join_words
 
@@ -395,7 +395,7 @@ def _arguments(found: PatternMatch) -> tuple[str, str]:
     usage = _USAGE.search(found.output.text)
     near = get_close_matches(name, re.findall(r"--[\w-]+", usage[0]) if usage else (), n=1)
     at = argv.index(option) if option else 0
-    if option and name.strip("-").replace("-", "_") in Asked._fields:
+    if option and name.strip("-").replace("-", "_") in RunOptions._fields:
         end = at + 1 + bool(not equals and argv[at + 1 : at + 2] and argv[at + 1] in rejected)
         moved = ipexctl_command("run", *argv[at:end], *mark, argv=(*argv[:at], *argv[end:]))
         return cause, Fix("options of ipexctl come before the script: {moved}", moved=moved)

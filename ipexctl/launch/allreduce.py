@@ -12,8 +12,8 @@ import re
 from typing import Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.launch_context import LaunchContext
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.plan_draft import PlanDraft
+from ipexctl.launch.run_context import RunContext
 from ipexctl.node.common.rank_options import ALLREDUCE, SHARE_WEIGHTS, WIRE, Choice, ChoiceReason
 
 Version = tuple[int, int]
@@ -43,74 +43,74 @@ BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
 """Format → bytes of a gradient, compared with fp32."""
 
 
-def choose_allreduce(context: LaunchContext) -> Choice:
+def choose_allreduce(draft: PlanDraft) -> Choice:
     """Return shared memory, or the backend's own all-reduce with the first reason that speaks against shared memory."""
-    choice = context.gathered.asked.allreduce
+    choice = draft.context.asked.allreduce
     if choice == "backend":
         return ALLREDUCE.off
-    if context.world_size == 1:
+    if draft.world_size == 1:
         return Choice("backend", "one-rank")
-    against, hosts = _obstacle(context)
+    against, hosts = _obstacle(draft)
     if against is not None:
         return Choice("backend", against, hosts)
-    version = torch_version(context.gathered)
-    has_calls = version is not None and version >= OLDEST_OF_CALLS and context.alone
+    version = torch_version(draft.context)
+    has_calls = version is not None and version >= OLDEST_OF_CALLS and draft.alone
     if choice == "shared":
         return Choice("shared", "asked", calls=CALLS if has_calls else DDP)
-    crowded = tuple(node.name for node in context.nodes if node.count > node.cores.count)
+    crowded = tuple(node.name for node in draft.nodes if node.count > node.cores.count)
     if crowded:
         return Choice("backend", "more-ranks-than-cores", crowded)
     return Choice("shared", "possible", calls=AUTO_CALLS if has_calls else DDP)
 
 
-def choose_wire(context: LaunchContext) -> Choice:
+def choose_wire(draft: PlanDraft) -> Choice:
     """Return the format that the user chose; or fp32, with the reason why no other format is possible.
 
     If the user did not ask for another format, the reason may be `default` instead.
     """
-    asked, adding = context.gathered.asked, context.plan.choice(ALLREDUCE)
-    if context.alone or asked.allreduce == "backend":
-        return WIRE.off if asked.wire == "fp32" else Choice("fp32", "one-host" if context.alone else "backend-asked")
+    asked, adding = draft.context.asked, draft.plan.choice(ALLREDUCE)
+    if draft.alone or asked.allreduce == "backend":
+        return WIRE.off if asked.wire == "fp32" else Choice("fp32", "one-host" if draft.alone else "backend-asked")
     against, hosts = (None, ()) if adding.mode == "shared" else (adding.reason, adding.hosts)
     if against == "one-rank-a-host":
-        against, hosts = _obstacle(context, fewest=1)
+        against, hosts = _obstacle(draft, fewest=1)
     if against is not None:
         return Choice("fp32", against, hosts)
     return WIRE.off if asked.wire == "fp32" else Choice(asked.wire, "asked")
 
 
-def choose_share_weights(context: LaunchContext) -> Choice:
+def choose_share_weights(draft: PlanDraft) -> Choice:
     """Return whether ranks share frozen parameters; if they cannot, with the first reason."""
-    if context.gathered.asked.share_weights == "off":
+    if draft.context.asked.share_weights == "off":
         return SHARE_WEIGHTS.off
-    against = _obstacle_of_exchange(context)
+    against = _obstacle_of_exchange(draft)
     return Choice("auto", "default") if against is None else Choice("off", against)
 
 
-def obstacle_of_hooks(context: LaunchContext, oldest: Version) -> ChoiceReason | None:
+def obstacle_of_hooks(draft: PlanDraft, oldest: Version) -> ChoiceReason | None:
     """Return why the hooks cannot act in ranks; None if they can. A torch of unknown version counts as new enough."""
-    if context.wanted.get(HOOKS_SWITCH) == "off":
+    if draft.wanted.get(HOOKS_SWITCH) == "off":
         return "hooks-off"
-    version = torch_version(context.gathered)
+    version = torch_version(draft.context)
     return "torch-too-old" if version is not None and version < oldest else None
 
 
-def _obstacle_of_exchange(context: LaunchContext) -> ChoiceReason | None:
+def _obstacle_of_exchange(draft: PlanDraft) -> ChoiceReason | None:
     """Return why the hooks of ranks cannot exchange anything; None if they can."""
-    backend = context.plan.backend
+    backend = draft.plan.backend
     if backend != "gloo":
         return "no-process-group" if backend == "none" else "other-backend"
-    against = obstacle_of_hooks(context, OLDEST_TORCH)
-    return "torch-unknown" if against is None and torch_version(context.gathered) is None else against
+    against = obstacle_of_hooks(draft, OLDEST_TORCH)
+    return "torch-unknown" if against is None and torch_version(draft.context) is None else against
 
 
-def _obstacle(context: LaunchContext, *, fewest: int = _FEWEST_RANKS) -> tuple[ChoiceReason | None, tuple[str, ...]]:
+def _obstacle(draft: PlanDraft, *, fewest: int = _FEWEST_RANKS) -> tuple[ChoiceReason | None, tuple[str, ...]]:
     """Return why shared memory cannot add up gradients, and the hosts that are the reason; (None, ()) if it can.
 
     `fewest`: ranks that at least one host must have.
     """
-    nodes = context.nodes
-    if (against := _obstacle_of_exchange(context)) is not None:
+    nodes = draft.nodes
+    if (against := _obstacle_of_exchange(draft)) is not None:
         return against, ()
     if max(node.count for node in nodes) < fewest:
         return "one-rank-a-host", ()
@@ -120,43 +120,43 @@ def _obstacle(context: LaunchContext, *, fewest: int = _FEWEST_RANKS) -> tuple[C
     return ("other-processor", others) if others else (None, ())
 
 
-def torch_version(gathered: Gathered) -> tuple[int, int] | None:
+def torch_version(context: RunContext) -> tuple[int, int] | None:
     """Return the minor version of torch, as (2, 8); None if there is no torch, or its version cannot be parsed."""
-    version = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", gathered.env.packages.get("torch", ""))
+    version = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", context.env.packages.get("torch", ""))
     return (int(version[1]), int(version[2])) if version else None
 
 
-def choice_text(context: LaunchContext) -> str | None:
+def choice_text(draft: PlanDraft) -> str | None:
     """Return how collectives are computed and why, for the plan; None with one rank, or another backend than gloo."""
-    adding, wire = context.plan.choice(ALLREDUCE), context.plan.choice(WIRE)
-    if context.world_size == 1 or context.plan.backend != "gloo":
+    adding, wire = draft.plan.choice(ALLREDUCE), draft.plan.choice(WIRE)
+    if draft.world_size == 1 or draft.plan.backend != "gloo":
         return None
     if wire.mode != "fp32" and adding.mode == "backend":
         return "all-reduce of DDP: by ipexctl between hosts (--wire); FSDP's and other collectives: gloo"
     way, subject = "gloo", "all-reduce"
     if adding.mode == "shared":
         subject = _SUBJECTS[adding.calls]
-        way = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
+        way = "shared memory" if draft.alone else "shared memory on each host, gloo between hosts"
     if adding.reason == "asked":
         return f"{subject}: {way}, by --allreduce {adding.mode}"
-    return f"{subject}: {way}: {reason_text(context, adding, 'shared memory', OLDEST_TORCH)}"
+    return f"{subject}: {way}: {reason_text(draft, adding, 'shared memory', OLDEST_TORCH)}"
 
 
-def wire_text(context: LaunchContext) -> str | None:
+def wire_text(draft: PlanDraft) -> str | None:
     """Return the format between hosts, for the plan; None for fp32."""
-    mode = context.plan.choice(WIRE).mode
+    mode = draft.plan.choice(WIRE).mode
     if mode == "fp32":
         return None
     line = f"between hosts: {mode} ({BYTES[mode]:.2f}x the bytes; asked)"
     if mode != "int8":
         return line
-    kept = 4 / max(node.count for node in context.nodes)
+    kept = 4 / max(node.count for node in draft.nodes)
     return f"{line}; each rank stores its rounding errors: {kept:.3g} bytes for each trained parameter"
 
 
-def reason_text(context: LaunchContext, choice: Choice, way: str, oldest: Version) -> str:
+def reason_text(draft: PlanDraft, choice: Choice, way: str, oldest: Version) -> str:
     """Format the reason of a choice. `way`: what is not possible; `oldest`: the version of torch that it needs."""
-    hosts, torch, needed = fold(choice.hosts), context.gathered.env.packages.get("torch"), "{}.{}".format(*oldest)
+    hosts, torch, needed = fold(choice.hosts), draft.context.env.packages.get("torch"), "{}.{}".format(*oldest)
     texts: dict[ChoiceReason, str] = {
         "one-host": "all ranks are on one host",
         "backend-asked": "--allreduce backend leaves gradients to gloo",

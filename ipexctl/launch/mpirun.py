@@ -17,9 +17,9 @@ from typing import Final
 from ipexctl.errors import Refusal
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.launch_context import LaunchContext, LauncherProgram
+from ipexctl.launch.plan_draft import LauncherProgram, PlanDraft
 from ipexctl.launch.python_env import for_launcher
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.mpi import INTEL, MPIS, mpi_named
 from ipexctl.node.common.plan import Backend, LaunchFile, Setting, hostfile_text
@@ -39,34 +39,36 @@ def started_by(flavor: str) -> str:
     return f"started by {title_of(flavor)}" if launcher is None else launcher.started
 
 
-def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend: Backend) -> LauncherProgram | Refusal:
+def find_launcher(
+    context: RunContext, ranks_per_host: Mapping[str, int], backend: Backend
+) -> LauncherProgram | Refusal:
     """Choose the launcher, or refuse the run. `ranks_per_host`: host → number of ranks.
 
     If no mpirun can be found, and neither --mpi, the backend nor a module of the script needs one, ipexctl starts the
     ranks.
     """
-    choice, node0 = gathered.asked.launcher, gathered.hosts[0].name
+    choice, node0 = context.asked.launcher, context.hosts[0].name
     is_single = DIRECT.is_single(ranks_per_host, node0)
-    needing = None if is_single else gathered.spec.project.mpi_import
+    needing = None if is_single else context.spec.project.mpi_import
     if choice == "mpirun":
-        return _find_mpirun(gathered, ranks_per_host)
+        return _find_mpirun(context, ranks_per_host)
     # On node0 alone, no other host is needed.
-    candidate = DIRECT if list(ranks_per_host) == [node0] else gathered.transport.launcher
+    candidate = DIRECT if list(ranks_per_host) == [node0] else context.transport.launcher
     launcher = candidate if candidate.can_start(ranks_per_host, node0, backend) else None
     if choice == "direct":
-        return _direct(gathered, launcher, ranks_per_host, backend, needing)
-    if launcher is None or gathered.asked.mpi != "auto":
-        return _find_mpirun(gathered, ranks_per_host)
-    if gathered.asked.keep_going:
-        return _started_by(launcher, gathered, ranks_per_host, "mpirun ends all copies if one fails")
+        return _direct(context, launcher, ranks_per_host, backend, needing)
+    if launcher is None or context.asked.mpi != "auto":
+        return _find_mpirun(context, ranks_per_host)
+    if context.asked.keep_going:
+        return _started_by(launcher, context, ranks_per_host, "mpirun ends all copies if one fails")
     if is_single or (launcher.is_preferred and needing is None):
-        return _started_by(launcher, gathered, ranks_per_host, launcher.reason)
-    mpirun = _find_mpirun(gathered, ranks_per_host)
+        return _started_by(launcher, context, ranks_per_host, launcher.reason)
+    mpirun = _find_mpirun(context, ranks_per_host)
     if not isinstance(mpirun, Refusal):
         return mpirun
     if needing is not None and needing.is_certain:
         return Refusal(f"{_needs_mpirun(needing)}, and {mpirun.reason}", mpirun.fix, mpirun.hosts, 2)
-    return _started_by(launcher, gathered, ranks_per_host, mpirun.reason)
+    return _started_by(launcher, context, ranks_per_host, mpirun.reason)
 
 
 def _needs_mpirun(needing: MpiImport) -> str:
@@ -74,24 +76,24 @@ def _needs_mpirun(needing: MpiImport) -> str:
     return f"the script imports {needing.module} ({needing.place}): it takes rank numbers from mpirun"
 
 
-def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: int) -> str:
+def lone_ranks_note(context: RunContext, launcher: LauncherProgram, world_size: int) -> str:
     """Return a note that each rank may take itself for the only one; empty if that cannot happen."""
-    needing = gathered.spec.project.mpi_import
+    needing = context.spec.project.mpi_import
     if needing is None or launcher.mode == "mpirun" or world_size == 1:
         return ""
     return f"{_needs_mpirun(needing)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
 
 
 def _started_by(
-    launcher: Launcher, gathered: Gathered, ranks_per_host: Mapping[str, int], reason: str
+    launcher: Launcher, context: RunContext, ranks_per_host: Mapping[str, int], reason: str
 ) -> LauncherProgram:
     """Return a launcher that needs no mpirun."""
-    program = next(iter(launcher.words(ranks_per_host, "", is_crowded=False)), gathered.env.python)
+    program = next(iter(launcher.words(ranks_per_host, "", is_crowded=False)), context.env.python)
     return LauncherProgram(launcher.flavor, program, True, reason)
 
 
 def _direct(
-    gathered: Gathered,
+    context: RunContext,
     launcher: Launcher | None,
     ranks_per_host: Mapping[str, int],
     backend: Backend,
@@ -102,8 +104,8 @@ def _direct(
 
     `needing`: the import of a module that gets its rank from mpirun; None without one.
     """
-    if gathered.asked.mpi != "auto":
-        reason = f"--launcher direct starts ranks without an MPI, and --mpi {gathered.asked.mpi} names one"
+    if context.asked.mpi != "auto":
+        reason = f"--launcher direct starts ranks without an MPI, and --mpi {context.asked.mpi} names one"
         return Refusal(reason, "leave one of them out")
     if launcher is None:
         return Refusal(
@@ -112,51 +114,51 @@ def _direct(
         )
     if needing is not None and needing.is_certain:
         return Refusal(f"--launcher direct: {_needs_mpirun(needing)}", "--launcher mpirun", exit_code=2)
-    return _started_by(launcher, gathered, ranks_per_host, "--launcher asks for it")
+    return _started_by(launcher, context, ranks_per_host, "--launcher asks for it")
 
 
-def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> LauncherProgram | Refusal:
+def _find_mpirun(context: RunContext, ranks_per_host: Mapping[str, int]) -> LauncherProgram | Refusal:
     """Return the first mpirun that --mpi allows: of the environment, else one at the same path on all hosts.
 
     Refuse if there is none.
     """
-    choice, names = gathered.asked.mpi, list(ranks_per_host)
+    choice, names = context.asked.mpi, list(ranks_per_host)
     if "/" in choice:
-        return _named(gathered, choice)
-    for launcher in (*_of_env(gathered), *_of_hosts(gathered, names)):
+        return _named(context, choice)
+    for launcher in (*_of_env(context), *_of_hosts(context, names)):
         if choice in ("auto", launcher.flavor):
             return launcher
-    if choice in gathered.env.packages:
+    if choice in context.env.packages:
         return Refusal(
             f"the environment has {choice} and another MPI, and such wheels overwrite each other's mpirun",
             f"use {choice} from an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
     wanted = title_of(choice) if choice != "auto" else "mpirun"
-    mpis = {name: gathered.facts[name].software.mpis for name in names}
+    mpis = {name: context.facts[name].software.mpis for name in names}
     present = sorted({title_of(mpi.flavor) for mpi in mpis[names[0]] if mpi_named(mpi.flavor)})
     without = [name for name in names if not any(mpi.flavor == choice for mpi in mpis[name])]
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(present)}" if present and not lacking else ""
     where = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
     fix: str = Fix("`ipexctl install` (every stack has Intel MPI); or --mpi PATH, a path that exists on all hosts")
-    installed = _of_installed(gathered, names) if choice in ("auto", INTEL.flavor) else None
+    installed = _of_installed(context, names) if choice in ("auto", INTEL.flavor) else None
     if installed is not None:
         fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"
     return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else where}{others}", fix, lacking)
 
 
-def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
+def _of_installed(context: RunContext, names: Sequence[str]) -> Env | None:
     """Return an environment with Intel MPI that has the same path on all these hosts; None without one."""
-    first, *others = ({env.path: env for env in gathered.facts[name].software.envs if env.mpi} for name in names)
+    first, *others = ({env.path: env for env in context.facts[name].software.envs if env.mpi} for name in names)
     return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 
 
-def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
+def _of_env(context: RunContext) -> Iterator[LauncherProgram]:
     """Yield each MPI of the environment.
 
     An MPI is left out if another wheel may have overwritten its mpirun.
     """
-    env = gathered.env
+    env = context.env
     reason = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
         reason = f"the environment {env.name} will have it"
@@ -171,12 +173,12 @@ def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
             yield LauncherProgram(mpi.flavor, f"{root}/bin/{mpi.program}", True, reason, known_version)
 
 
-def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[LauncherProgram]:
+def _of_hosts(context: RunContext, names: Sequence[str]) -> Iterator[LauncherProgram]:
     """Yield each MPI that is installed at the same path on all these hosts."""
     first, *others = names
-    installed = {name: {(mpi.flavor, _directory(mpi)) for mpi in gathered.facts[name].software.mpis} for name in others}
+    installed = {name: {(mpi.flavor, _directory(mpi)) for mpi in context.facts[name].software.mpis} for name in others}
     for row in MPIS:
-        for mpi in gathered.facts[first].software.mpis:
+        for mpi in context.facts[first].software.mpis:
             directory = _directory(mpi)
             is_everywhere = all((row.flavor, directory) in mpis for mpis in installed.values())
             if mpi.flavor == row.flavor and is_everywhere:
@@ -184,19 +186,19 @@ def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[LauncherProg
                 yield LauncherProgram(row.flavor, path, False, "it is installed on the hosts", mpi.version)
 
 
-def _named(gathered: Gathered, path: str) -> LauncherProgram | Refusal:
+def _named(context: RunContext, path: str) -> LauncherProgram | Refusal:
     """Return the MPI at the path of --mpi, or refuse a path that is none. The path may be mpirun or its directory."""
-    mpis = gathered.facts[gathered.hosts[0].name].software.mpis
-    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or gathered.mpi
+    mpis = context.facts[context.hosts[0].name].software.mpis
+    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or context.mpi
     if known is None:
         known = next((mpi for mpi in mpis if str(PurePosixPath(path).parent) == _directory(mpi)), None)
     row = mpi_named(known.flavor) if known is not None else None
     if known is None or row is None:
         *titles, last = (mpi.title for mpi in MPIS)
         return Refusal(
-            f"--mpi {path} is not {', '.join(titles)} or {last}, or does not run on {gathered.hosts[0].name}",
+            f"--mpi {path} is not {', '.join(titles)} or {last}, or does not run on {context.hosts[0].name}",
             f"the path of an mpirun that prints its version: {path} --version",
-            (gathered.hosts[0].name,),
+            (context.hosts[0].name,),
         )
     return LauncherProgram(row.flavor, f"{_directory(known)}/{row.program}", False, "set by --mpi", known.version)
 
@@ -213,57 +215,57 @@ exec {command} "$@"
 """
 
 
-def launcher_argv(context: LaunchContext) -> tuple[str, ...]:
+def launcher_argv(draft: PlanDraft) -> tuple[str, ...]:
     """Return the command that starts the ranks on node0: the launcher, its options and the rank wrapper."""
-    gathered, program = context.gathered, context.program
+    context, program = draft.context, draft.program
     rank = (
-        gathered.env.python,
+        context.env.python,
         "-IS",
-        f"{context.plan.rundir}/agent.zip",
+        f"{draft.plan.rundir}/agent.zip",
         "run.rank",
-        f"{context.plan.rundir}/job.json",
+        f"{draft.plan.rundir}/job.json",
     )
     launcher = launcher_of(program.flavor)
     if launcher is not None:
-        crowded = any(node.count > node.cores.count for node in context.nodes)
-        return (*launcher.words(context.ranks_per_host, context.mpirun_line.hostfile, is_crowded=crowded), *rank)
-    words = context.mpi.words(context.mpirun_line) if context.mpi is not None else ()
-    return (program.path, *words, "-n", str(context.world_size), *rank)
+        crowded = any(node.count > node.cores.count for node in draft.nodes)
+        return (*launcher.words(draft.ranks_per_host, draft.mpirun_line.hostfile, is_crowded=crowded), *rank)
+    words = draft.mpi.words(draft.mpirun_line) if draft.mpi is not None else ()
+    return (program.path, *words, "-n", str(draft.world_size), *rank)
 
 
-def launcher_env(context: LaunchContext) -> Iterator[Setting]:
+def launcher_env(draft: PlanDraft) -> Iterator[Setting]:
     """Yield the variables of mpirun itself; none for another launcher.
 
     Those of the user and the site replace planned ones.
     """
-    if context.mpi is None:
+    if draft.mpi is None:
         return
-    overrides = tuple(for_launcher(context))
+    overrides = tuple(for_launcher(draft))
     overridden = {setting.name for setting in overrides}
-    planned = (Setting(*variable) for variable in context.mpi.variables(context.mpirun_line))
+    planned = (Setting(*variable) for variable in draft.mpi.variables(draft.mpirun_line))
     yield from (setting for setting in planned if setting.name not in overridden)
     yield from overrides
 
 
-def launcher_files(context: LaunchContext) -> tuple[LaunchFile, ...]:
+def launcher_files(draft: PlanDraft) -> tuple[LaunchFile, ...]:
     """Return the files that the launcher needs in the run's directory: a hostfile, and a script in place of ssh."""
-    launcher, shell = launcher_of(context.plan.flavor), context.gathered.transport.remote_shell
-    reaches_others = context.gathered.asked.has_pool and not context.alone
-    text = hostfile_text(context.plan.flavor, context.plan.hosts)
+    launcher, shell = launcher_of(draft.plan.flavor), draft.context.transport.remote_shell
+    reaches_others = draft.context.asked.has_pool and not draft.alone
+    text = hostfile_text(draft.plan.flavor, draft.plan.hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if launcher is not None:
         # srun does not say which wrapper is gone, so node0 has to ask the hosts.
-        asks_hosts = reaches_others or not (launcher.has_starters or context.alone)
+        asks_hosts = reaches_others or not (launcher.has_starters or draft.alone)
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks_hosts and shell else tuple(result)
-    if not context.alone:
+    if not draft.alone:
         words = (
-            context.gathered.env.python,
+            draft.context.env.python,
             "-IS",
-            f"{context.plan.rundir}/agent.zip",
+            f"{draft.plan.rundir}/agent.zip",
             "run.host_starter.remote_shell",
-            context.plan.rundir,
+            draft.plan.rundir,
         )
         script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(words))
-        is_everywhere = context.mpi is not None and context.mpi.script_is_everywhere
+        is_everywhere = draft.mpi is not None and draft.mpi.script_is_everywhere
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=is_everywhere))
     return tuple(result)

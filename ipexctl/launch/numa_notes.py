@@ -13,24 +13,24 @@ from functools import partial
 
 from ipexctl.facts.cpu import CpuList, format_numa_nodes
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.launch_context import LaunchContext, NodeLayout
+from ipexctl.launch.plan_draft import NodeLayout, PlanDraft
 from ipexctl.launch.topology import bind, default_ranks, split_ranks
 from ipexctl.text import format_count
 
 
-def more_than_sockets(context: LaunchContext) -> Iterator[str]:
+def more_than_sockets(draft: PlanDraft) -> Iterator[str]:
     """Warn that Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
-    ranks = context.nodes[0].count
-    fewest_sockets = min(len({core.socket for core in node.cores.cores} - {None}) for node in context.nodes)
+    ranks = draft.nodes[0].count
+    fewest_sockets = min(len({core.socket for core in node.cores.cores} - {None}) for node in draft.nodes)
     if (
         not fewest_sockets
         or ranks <= fewest_sockets
-        or any(_is_split_with(node, fewest_sockets) for node in context.nodes)
+        or any(_is_split_with(node, fewest_sockets) for node in draft.nodes)
     ):
         return
     yield (
         f"{ranks} ranks on each host, by its NUMA nodes: {ranks} copies of model and optimizer in its memory, and "
-        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {fewest_sockets}"
+        f"a global batch of {draft.world_size} x the per-device batch; one for each socket: --ppn {fewest_sockets}"
     )
 
 
@@ -39,18 +39,18 @@ def _is_split_with(node: NodeLayout, ranks: int) -> bool:
     return bool(split_ranks(node.cores, bind(node.cores, ranks, 0, "auto")))
 
 
-def choices(context: LaunchContext) -> Iterator[str]:
+def choices(draft: PlanDraft) -> Iterator[str]:
     """Yield an explanation of the high-bandwidth memory that ranks use."""
-    yield from _by_text(context, partial(_hbm, context, is_enough=True))
+    yield from _by_text(draft, partial(_hbm, draft, is_enough=True))
 
 
-def _hbm(context: LaunchContext, node: NodeLayout, *, is_enough: bool) -> str:
+def _hbm(draft: PlanDraft, node: NodeLayout, *, is_enough: bool) -> str:
     """Describe the HBM of a node: that ranks use it (`is_enough`), or that they leave it because an earlier run needed
     more.
 
     Empty if the node has no HBM, or if the other is the case.
     """
-    share, earlier = node.binding.hbm, context.gathered.earlier_memory
+    share, earlier = node.binding.hbm, draft.context.earlier_memory
     if not share or is_enough != (earlier is None or earlier.size <= share):
         return ""
     numbers = CpuList.of(number for area in node.cores.areas for number in area.hbm)
@@ -61,22 +61,22 @@ def _hbm(context: LaunchContext, node: NodeLayout, *, is_enough: bool) -> str:
     return f"{about} before DDR, because HBM has more bandwidth; what does not fit goes to DDR"
 
 
-def notes(context: LaunchContext) -> Iterator[str]:
+def notes(draft: PlanDraft) -> Iterator[str]:
     """Yield the notes on NUMA nodes.
 
     Those on cores are left out if the user chose another binding than that to cores.
     """
-    best = min(default_ranks(node.facts.cpu) for node in context.nodes)
-    is_by_cores = context.gathered.asked.bind in ("auto", "cores") and not context.bound_by_mpi
+    best = min(default_ranks(node.facts.cpu) for node in draft.nodes)
+    is_by_cores = draft.context.asked.bind in ("auto", "cores") and not draft.bound_by_mpi
     by_cores = (_without_rank, partial(_straddling, best)) if is_by_cores else ()
-    for text_of in (_without_memory, partial(_hbm, context, is_enough=False), *by_cores, _old_kernel):
-        yield from _by_text(context, text_of)
+    for text_of in (_without_memory, partial(_hbm, draft, is_enough=False), *by_cores, _old_kernel):
+        yield from _by_text(draft, text_of)
 
 
-def _by_text(context: LaunchContext, text_of: Callable[[NodeLayout], str]) -> Iterator[str]:
+def _by_text(draft: PlanDraft, text_of: Callable[[NodeLayout], str]) -> Iterator[str]:
     """Yield each text of `text_of` once, with the names of its hosts in place of `{}`. An empty text is left out."""
     hosts: defaultdict[str, list[str]] = defaultdict(list)
-    for node in context.nodes:
+    for node in draft.nodes:
         hosts[text_of(node)].append(node.name)
     yield from (text.format(fold(names)) for text, names in hosts.items() if text)
 

@@ -16,15 +16,15 @@ from typing import Final
 from ipexctl.errors import Refusal
 from ipexctl.hub.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
 from ipexctl.launch.accelerate_env import before, variables_of
-from ipexctl.launch.request import Gathered
-from ipexctl.launch.run_options import CCL_WORKERS, DECLARED
+from ipexctl.launch.run_context import RunContext
+from ipexctl.launch.run_declarations import CCL_WORKERS, DECLARED
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
 from ipexctl.launch.topology import automatic_backend
-from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.mpi import MPIS, mpi_named
 from ipexctl.node.common.plan import RANK_NAMES, Backend, Setting
 from ipexctl.node.common.rank_options import OF_VARIABLES
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", *(mpi.flavor for mpi in MPIS))
@@ -37,7 +37,7 @@ _OFF: Final = ("0", "no", "off", "false", "disable")
 """Words for false."""
 
 
-def check_options(asked: Asked) -> Refusal | None:
+def check_options(asked: RunOptions) -> Refusal | None:
     """Refuse options that no hosts could meet; None if there are none. Called before a host is contacted."""
     if asked.master_port is not None and not 0 < asked.master_port < 1 << 16:
         return Refusal(f"--master-port {asked.master_port} is not a port", "a number from 1024 to 65535")
@@ -66,7 +66,7 @@ def check_options(asked: Asked) -> Refusal | None:
     return _check_restarts(asked)
 
 
-def _check_restarts(asked: Asked) -> Refusal | None:
+def _check_restarts(asked: RunOptions) -> Refusal | None:
     """Refuse options for restarts that exclude one another."""
     if asked.keep_going and asked.backend != "none":
         return Refusal(
@@ -89,7 +89,7 @@ def _check_restarts(asked: Asked) -> Refusal | None:
     return None
 
 
-def check_limits(asked: Asked) -> Refusal | None:
+def check_limits(asked: RunOptions) -> Refusal | None:
     """Refuse numbers outside the limits of their option."""
     for name, declaration in DECLARED.items():
         value = getattr(asked, name)
@@ -104,14 +104,14 @@ def check_limits(asked: Asked) -> Refusal | None:
     return None
 
 
-def check_addresses(gathered: Gathered) -> Refusal | None:
+def check_addresses(context: RunContext) -> Refusal | None:
     """Refuse a machine that is named twice, which is possible with `internal=` or --iface."""
     owners: dict[str, str] = {}
-    for host in gathered.spec.hosts if len(gathered.spec.hosts) > 1 else ():
-        other = owners.setdefault(gathered.addresses[host.name], host.name)
+    for host in context.spec.hosts if len(context.spec.hosts) > 1 else ():
+        other = owners.setdefault(context.addresses[host.name], host.name)
         if other != host.name:
             return Refusal(
-                f"{other} and {host.name} are one machine: both have the address {gathered.addresses[host.name]}",
+                f"{other} and {host.name} are one machine: both have the address {context.addresses[host.name]}",
                 f"name it once, with as many slots as it may have ranks: {other}:2",
                 (other, host.name),
             )
@@ -119,17 +119,17 @@ def check_addresses(gathered: Gathered) -> Refusal | None:
 
 
 def choose_backend(
-    gathered: Gathered, hosts: int, world_size: int, cores_per_rank: int
+    context: RunContext, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
     """Return the backend and, under `auto`, the reason; or refuse a backend that the environment lacks.
 
     `hosts`: number of hosts with ranks. `cores_per_rank`: of the rank with the fewest cores.
     """
-    choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)
-    no_workers = has_no_workers(gathered)
+    choice, env, stated = context.asked.backend, context.env, stated_by(context.spec)
+    no_workers = has_no_workers(context)
     env_name = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
-        return "none", gathered.asked.sources.get("backend", "")
+        return "none", context.asked.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
         return "gloo", "CCL_WORKER_COUNT is 0, which accelerate takes as a request for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
@@ -137,7 +137,7 @@ def choose_backend(
     if choice == "auto" and env.ccl:
         if stated is not None and stated.backend == "gloo":
             return "gloo", f"{stated.source} asks for it"
-        if reason := no_ccl_in_packages(gathered)[0]:
+        if reason := no_ccl_in_packages(context)[0]:
             return "gloo", reason
         if stated is not None and stated.backend == "ccl" and world_size > 1:
             return "ccl", f"{stated.source} asks for it, and the environment has oneCCL bindings"
@@ -156,29 +156,29 @@ def choose_backend(
     return choice, ""
 
 
-def has_no_workers(gathered: Gathered) -> bool:
+def has_no_workers(context: RunContext) -> bool:
     """True if the user or an accelerate config sets CCL_WORKER_COUNT to 0, which accelerate takes as a request for
     gloo.
     """
-    return requested_variables(gathered).get("CCL_WORKER_COUNT") == "0"
+    return requested_variables(context).get("CCL_WORKER_COUNT") == "0"
 
 
-def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
+def given_settings(context: RunContext) -> tuple[Setting, ...]:
     """Return the settings of an accelerate config, for the environment's version of accelerate; empty without a
     config.
     """
-    config = gathered.spec.accelerate
+    config = context.spec.accelerate
     if config is None:
         return ()
-    keeps_workers = gathered.asked.ccl_workers is not None
-    variables = variables_of(config, gathered.env.packages)
+    keeps_workers = context.asked.ccl_workers is not None
+    variables = variables_of(config, context.env.packages)
     return tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
 
 
-def requested_variables(gathered: Gathered) -> dict[str, str]:
+def requested_variables(context: RunContext) -> dict[str, str]:
     """Return the variables of an accelerate config and of the user, whose values override the config: name → value."""
-    values = {setting.name: setting.value for setting in given_settings(gathered) if setting.value is not None}
-    return {**values, **gathered.spec.variables}
+    values = {setting.name: setting.value for setting in given_settings(context) if setting.value is not None}
+    return {**values, **context.spec.variables}
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
@@ -187,20 +187,20 @@ def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
 
 
-def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
+def worker_count(context: RunContext, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
     """Return the oneCCL workers of each rank; 0 for other backends, and if the user or a login on every host turns them
     off.
     """
-    if backend != "ccl" or world_size == 1 or gathered.asked.ccl_workers == 0:
+    if backend != "ccl" or world_size == 1 or context.asked.ccl_workers == 0:
         return 0
-    logins = {gathered.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in gathered.spec.hosts}
+    logins = {context.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in context.spec.hosts}
     common_value = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", common_value or "")):
         return 0
-    return requested_number(wanted, "CCL_WORKER_COUNT") or gathered.asked.ccl_workers or CCL_WORKERS
+    return requested_number(wanted, "CCL_WORKER_COUNT") or context.asked.ccl_workers or CCL_WORKERS
 
 
-def is_bound_by_mpi(asked: Asked, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
+def is_bound_by_mpi(asked: RunOptions, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
     """True if the user's variables have the MPI bind the ranks. An explicit --bind overrides that."""
     mpi = mpi_named(flavor)
     if mpi is None or asked.bind != "auto":
@@ -286,16 +286,16 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
     return None
 
 
-def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
+def no_ccl_in_packages(context: RunContext) -> tuple[str, str]:
     """Return why ranks cannot use oneCCL although its bindings are installed, and the fix that installs versions that
     can.
 
     Both are empty if the packages can use oneCCL, or if neither accelerate nor the Trainer's argument is used.
     """
-    packages = gathered.env.packages
-    stated, script = stated_by(gathered.spec), gathered.spec.project.script
+    packages = context.env.packages
+    stated, script = stated_by(context.spec), context.spec.project.script
     of_trainer = stated is not None and stated.of_trainer
-    if not (of_trainer or gathered.spec.accelerate is not None or (script is not None and script.uses_accelerate)):
+    if not (of_trainer or context.spec.accelerate is not None or (script is not None and script.uses_accelerate)):
         return "", ""
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
     older = Fix(f"`ipexctl install --with accelerate=={LAST_ACCELERATE}`")
@@ -310,14 +310,14 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
     return "", ""
 
 
-def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_workers: bool) -> str:
+def stated_note(context: RunContext, backend: Backend, *, world_size: int, no_workers: bool) -> str:
     """Return a note that the ranks get another backend than the stated one, why, and what to type; empty if they get
     it.
     """
     if world_size == 1 or backend == "none":
         return ""
-    choice, env, stated = gathered.asked.backend, gathered.env, stated_by(gathered.spec)
-    reason, older = no_ccl_in_packages(gathered)
+    choice, env, stated = context.asked.backend, context.env, stated_by(context.spec)
+    reason, older = no_ccl_in_packages(context)
     if stated is None:
         if not (reason and env.ccl and backend == "gloo" and choice == "auto"):
             return ""

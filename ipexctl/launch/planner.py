@@ -1,4 +1,4 @@
-"""Make the plan of a run and its notes, or the reason why there is no plan: `PARTS`, in order. Pure.
+"""Make the plan of a run and its notes, or the reason why there is no plan: `PLAN_STEPS`, in order. Pure.
 
 The rules are in the modules that this one calls. A note says what the user should know or decide before the run; a
 choice only explains the plan, so `run` prints choices only with -v.
@@ -29,7 +29,6 @@ from ipexctl.launch import (
     rank_rules,
     training_memory,
 )
-from ipexctl.launch.launch_context import LaunchContext, NodeLayout
 from ipexctl.launch.mpirun import find_launcher, lone_ranks_note, started_by, title_of
 from ipexctl.launch.other_runs import find_other_runs
 from ipexctl.launch.overrides import (
@@ -44,9 +43,10 @@ from ipexctl.launch.overrides import (
     stated_note,
     worker_count,
 )
+from ipexctl.launch.plan_draft import NodeLayout, PlanDraft
 from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.rank_rules import choose_rank_options, hosts_without_bf16
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.topology import bind, cores_of, cores_per_rank
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.mpi import INTEL
@@ -67,126 +67,126 @@ from ipexctl.text import format_count
 from ipexctl.transports import launcher_of
 
 
-def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
+def plan_launch(context: RunContext, run: str) -> Plan | Refusal:
     """Return the plan of the run with the ID `run`, or the first refusal."""
-    context = lay_out(gathered, run)
-    if isinstance(context, Refusal):
-        return context
-    for part in PARTS:
-        plan = part(context)
+    draft = lay_out(context, run)
+    if isinstance(draft, Refusal):
+        return draft
+    for part in PLAN_STEPS:
+        plan = part(draft)
         if isinstance(plan, Refusal):
             return plan
-        context = replace(context, plan=plan)
-    return context.plan
+        draft = replace(draft, plan=plan)
+    return draft.plan
 
 
-def lay_out(gathered: Gathered, run: str) -> LaunchContext | Refusal:
+def lay_out(context: RunContext, run: str) -> PlanDraft | Refusal:
     """Decide what all parts of the plan depend on: ranks of each host, backend, launcher, and the cores of the
     ranks.
     """
-    if (refusal := check_addresses(gathered)) is not None:
+    if (refusal := check_addresses(context)) is not None:
         return refusal
-    asked = gathered.asked
-    distribution = ranks_on(gathered.spec.hosts, gathered.facts, asked)
+    asked = context.asked
+    distribution = ranks_on(context.spec.hosts, context.facts, asked)
     if isinstance(distribution, Refusal):
         return distribution
     ranks_per_host = {
-        host.name: count for host, count in zip(gathered.spec.hosts, distribution.counts, strict=True) if count
+        host.name: count for host, count in zip(context.spec.hosts, distribution.counts, strict=True) if count
     }
     world_size = sum(ranks_per_host.values())
-    share = min(cores_per_rank(gathered.facts[name].cpu, count) for name, count in ranks_per_host.items())
-    choice = choose_backend(gathered, len(ranks_per_host), world_size, share)
+    share = min(cores_per_rank(context.facts[name].cpu, count) for name, count in ranks_per_host.items())
+    choice = choose_backend(context, len(ranks_per_host), world_size, share)
     if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
-    program = find_launcher(gathered, ranks_per_host, backend)
+    program = find_launcher(context, ranks_per_host, backend)
     if isinstance(program, Refusal):
         return program
-    wanted = requested_variables(gathered)
-    workers = worker_count(gathered, wanted, backend, world_size)
+    wanted = requested_variables(context)
+    workers = worker_count(context, wanted, backend, world_size)
     by_mpi = is_bound_by_mpi(asked, wanted, program.flavor)
-    nodes = _nodes(gathered, ranks_per_host, workers, wanted, bound_by_mpi=by_mpi)
-    plan = Plan(run, gathered.home, gathered.hosts[0].name, asked, backend=backend, backend_reason=backend_reason)
-    return LaunchContext(gathered, plan, nodes, workers, distribution, program, wanted, by_mpi)
+    nodes = _nodes(context, ranks_per_host, workers, wanted, bound_by_mpi=by_mpi)
+    plan = Plan(run, context.home, context.hosts[0].name, asked, backend=backend, backend_reason=backend_reason)
+    return PlanDraft(context, plan, nodes, workers, distribution, program, wanted, by_mpi)
 
 
 # The parts of a plan
 
 
-def _add_launcher(context: LaunchContext) -> Plan:
+def _add_launcher(draft: PlanDraft) -> Plan:
     """Add what starts the ranks."""
-    program, launcher = context.program, launcher_of(context.program.flavor)
-    by_starters = context.gathered.transport.uses_ssh and not context.alone
-    return context.plan._replace(
+    program, launcher = draft.program, launcher_of(draft.program.flavor)
+    by_starters = draft.context.transport.uses_ssh and not draft.alone
+    return draft.plan._replace(
         flavor=program.flavor,
         launcher=LauncherChoice(program.mode, program.reason, program.path),
         has_starters=by_starters if launcher is None else launcher.has_starters,
     )
 
 
-def _add_environment(context: LaunchContext) -> Plan:
+def _add_environment(draft: PlanDraft) -> Plan:
     """Add the environment, and the command of the ranks."""
-    gathered, env = context.gathered, context.gathered.env
-    return context.plan._replace(
+    context, env = draft.context, draft.context.env
+    return draft.plan._replace(
         python=env.python,
         env=env.name,
         versions=env.packages,
         stack=env.stacks[0] if len(env.stacks) == 1 else None,
         candidates=env.stacks,
         python_version=env.version,
-        setup=gathered.setup,
-        project=_planned_project(gathered),
-        command=_command(gathered, context.nodes),
-        cwd=gathered.home,
-        local_rank=_local_rank_option(gathered.asked.local_rank, env.packages.get("torch", ""), gathered.spec.project),
+        setup=context.setup,
+        project=_planned_project(context),
+        command=_command(context, draft.nodes),
+        cwd=context.home,
+        local_rank=_local_rank_option(context.asked.local_rank, env.packages.get("torch", ""), context.spec.project),
     )
 
 
-def _add_meeting(context: LaunchContext) -> Plan:
+def _add_meeting(draft: PlanDraft) -> Plan:
     """Add where the ranks meet, and what is known about the hosts."""
-    gathered, asked, wanted = context.gathered, context.gathered.asked, context.wanted
-    return context.plan._replace(
-        master_addr=wanted.get("MASTER_ADDR") or ("127.0.0.1" if context.alone else context.nodes[0].address),
+    context, asked, wanted = draft.context, draft.context.asked, draft.wanted
+    return draft.plan._replace(
+        master_addr=wanted.get("MASTER_ADDR") or ("127.0.0.1" if draft.alone else draft.nodes[0].address),
         master_port=requested_number(wanted, "MASTER_PORT") or asked.master_port,
-        first_world_size=asked.first_world_size or context.world_size,
-        job=gathered.job,
-        stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
+        first_world_size=asked.first_world_size or draft.world_size,
+        job=context.job,
+        stores=find_leaders(context.facts, lambda name: context.facts[name].store_of(name)),
         ends_at_logout=tuple(
-            name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
+            name for name, facts in context.facts.items() if facts.logind and facts.logind.kill_user_processes
         ),
     )
 
 
-def _add_memory(context: LaunchContext) -> Plan | Refusal:
+def _add_memory(draft: PlanDraft) -> Plan | Refusal:
     """Add the estimate of memory; refuse ranks that would not fit."""
-    context = context.with_plan(memory=training_memory.estimate(context))
-    return rank_distribution.memory_refusal(context) or context.plan
+    draft = draft.with_plan(memory=training_memory.estimate(draft))
+    return rank_distribution.memory_refusal(draft) or draft.plan
 
 
-def _add_hosts(context: LaunchContext) -> Plan:
+def _add_hosts(draft: PlanDraft) -> Plan:
     """Add the ranks of each host, and the other runs there."""
-    hosts = tuple(_host_plan(context, node) for node in context.nodes)
-    return context.plan._replace(hosts=hosts, other_runs=_other_runs(context, hosts))
+    hosts = tuple(_host_plan(draft, node) for node in draft.nodes)
+    return draft.plan._replace(hosts=hosts, other_runs=_other_runs(draft, hosts))
 
 
-def _add_line(context: LaunchContext) -> Plan | Refusal:
+def _add_line(draft: PlanDraft) -> Plan | Refusal:
     """Add the command line of the launcher; refuse names that would break it."""
-    return _check_names(context) or context.plan._replace(
-        argv=mpirun.launcher_argv(context), launcher_env=tuple(mpirun.launcher_env(context))
+    return _check_names(draft) or draft.plan._replace(
+        argv=mpirun.launcher_argv(draft), launcher_env=tuple(mpirun.launcher_env(draft))
     )
 
 
-def _add_files(context: LaunchContext) -> Plan:
+def _add_files(draft: PlanDraft) -> Plan:
     """Add the files of the run's directory."""
-    files = (*mpirun.launcher_files(context), *_own_files(context.gathered.spec.project.layout))
-    return context.plan._replace(files=files)
+    files = (*mpirun.launcher_files(draft), *_own_files(draft.context.spec.project.layout))
+    return draft.plan._replace(files=files)
 
 
-def _add_texts(context: LaunchContext) -> Plan:
+def _add_texts(draft: PlanDraft) -> Plan:
     """Add the notes and the choices."""
-    return context.plan._replace(
-        notes=tuple(text for rule in NOTES for text in rule(context)),
-        choices=tuple(text for rule in CHOICES for text in rule(context)),
+    return draft.plan._replace(
+        notes=tuple(text for rule in NOTES for text in rule(draft)),
+        choices=tuple(text for rule in CHOICES for text in rule(draft)),
     )
 
 
@@ -195,11 +195,11 @@ def _own_files(layout: ProjectLayout) -> Iterator[LaunchFile]:
     return (LaunchFile(name, 0o600, text, is_everywhere=True) for name, text in dist_info_files(layout))
 
 
-def _planned_project(gathered: Gathered) -> PlannedProject:
+def _planned_project(context: RunContext) -> PlannedProject:
     """Return what the hosts need to know about the project."""
-    project = gathered.spec.project
+    project = context.spec.project
     own = tuple(package.name for package in project.layout.own if package.name)
-    paths = project.layout.paths_with(gathered.env.packages)
+    paths = project.layout.paths_with(context.env.packages)
     return PlannedProject(str(project.root), own, paths, project.requirements.files)
 
 
@@ -217,7 +217,7 @@ def _local_rank_option(option: str, torch: str, project: ProjectLocation) -> str
     return "--local_rank" if is_old else option
 
 
-def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
+def _other_runs(draft: PlanDraft, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
     """Return the other runs on node0 and the hosts with ranks. Ranks without binding may use any core."""
     planned = {
         host.name: CpuList.of(core for rank in host.ranks for core in (*rank.cores, *rank.ccl_cores))
@@ -225,31 +225,31 @@ def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[Ot
         else None
         for host in hosts
     }
-    gathered = context.gathered
-    runs_on_hosts = {name: gathered.facts[name].activity.live for name in (gathered.hosts[0].name, *planned)}
-    return find_other_runs(runs_on_hosts, context.plan.id, planned)
+    context = draft.context
+    runs_on_hosts = {name: context.facts[name].activity.live for name in (context.hosts[0].name, *planned)}
+    return find_other_runs(runs_on_hosts, draft.plan.id, planned)
 
 
 def _nodes(
-    gathered: Gathered, ranks_per_host: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
+    context: RunContext, ranks_per_host: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
 ) -> tuple[NodeLayout, ...]:
     """Return the hosts with ranks: their addresses, cores and the binding of their ranks."""
     nodes: list[NodeLayout] = []
     first = 0
-    asked = gathered.asked
+    asked = context.asked
     mode = "none" if bound_by_mpi else asked.bind
     # Workers that the user asks for get their cores, even if that leaves fewer than threads.
     keeps_workers = asked.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
     omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or asked.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
-    need = gathered.earlier_memory.size if gathered.earlier_memory else 0
-    for host in gathered.spec.hosts:
+    need = context.earlier_memory.size if context.earlier_memory else 0
+    for host in context.spec.hosts:
         if host.name not in ranks_per_host:
             continue
-        facts = gathered.facts[host.name]
-        address = "127.0.0.1" if len(ranks_per_host) == 1 else gathered.addresses[host.name]
+        facts = context.facts[host.name]
+        address = "127.0.0.1" if len(ranks_per_host) == 1 else context.addresses[host.name]
         word = address if is_loopback(host.name.lower()) else host.name
-        if host is gathered.hosts[0] and ":" not in address:
+        if host is context.hosts[0] and ":" not in address:
             word = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         ranks = ranks_per_host[host.name]
@@ -261,17 +261,17 @@ def _nodes(
     return tuple(nodes)
 
 
-def _check_names(context: LaunchContext) -> Refusal | None:
+def _check_names(draft: PlanDraft) -> Refusal | None:
     """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths at spaces."""
-    mpi = context.mpi
+    mpi = draft.mpi
     if mpi is None:
         return None
-    if mpi.splits_at_spaces and not context.alone and any(letter.isspace() for letter in context.plan.rundir):
+    if mpi.splits_at_spaces and not draft.alone and any(letter.isspace() for letter in draft.plan.rundir):
         return Refusal(
-            f"{mpi.title} can't use {context.plan.rundir}: it splits the path on spaces",
+            f"{mpi.title} can't use {draft.plan.rundir}: it splits the path on spaces",
             f"--home DIR with a path without spaces, or --mpi {INTEL.flavor}",
         )
-    ipv6 = [node for node in context.nodes if ":" in node.word]
+    ipv6 = [node for node in draft.nodes if ":" in node.word]
     if mpi.takes_ipv6 or not ipv6:
         return None
     return Refusal(
@@ -281,21 +281,21 @@ def _check_names(context: LaunchContext) -> Refusal | None:
     )
 
 
-def _settings(context: LaunchContext) -> tuple[Setting, ...]:
+def _settings(draft: PlanDraft) -> tuple[Setting, ...]:
     """Return the variables of the ranks: those of the plan, of an accelerate config and of the user, and removed
     ones.
     """
-    planned = [setting for settings in SETTINGS for setting in settings(context)]
-    gathered = context.gathered
-    settings = apply_overrides(planned, given_settings(gathered), gathered.asked.exports)
+    planned = [setting for settings in SETTINGS for setting in settings(draft)]
+    context = draft.context
+    settings = apply_overrides(planned, given_settings(context), context.asked.exports)
     chosen = frozenset(setting.name for setting in settings)
-    return (*settings, *python_env.leftover_variables(context, chosen))
+    return (*settings, *python_env.leftover_variables(draft, chosen))
 
 
-def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
+def _host_plan(draft: PlanDraft, node: NodeLayout) -> HostPlan:
     """Return the plan of one host."""
-    omp = context.omp or node.binding.threads
-    takes_turns = cpu_variables.by_turns(context, node)
+    omp = draft.omp or node.binding.threads
+    takes_turns = cpu_variables.by_turns(draft, node)
     ranks = tuple(
         RankPlan(
             node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory, takes_turns
@@ -306,42 +306,42 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
     return HostPlan(node.name, node.address, node.word, ranks, node.iface, tier, cores, node.facts.hardware)
 
 
-def _command(gathered: Gathered, nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
+def _command(context: RunContext, nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
     """Return the command of a rank, with Python in front unless it is another program."""
-    asked, project = gathered.asked, gathered.spec.project
-    command, spec = project.command, gathered.spec
+    asked, project = context.asked, context.spec.project
+    command, spec = project.command, context.spec
     if hosts_without_bf16(nodes):
         command = (*command, *spec.without_bf16)
     if asked.kind == "command" and not project.entry:
         return (*asked.in_front, *command)
     module = ("-m",) if asked.kind == "module" else ()
-    return (*asked.in_front, gathered.env.python, *asked.python_flags, *module, *command)
+    return (*asked.in_front, context.env.python, *asked.python_flags, *module, *command)
 
 
-def _launcher_choice(context: LaunchContext) -> Iterator[str]:
+def _launcher_choice(draft: PlanDraft) -> Iterator[str]:
     """Explain the launcher, if it came with the environment or is no MPI; `_launcher_notes` has the others."""
-    program = context.program
+    program = draft.program
     if program.of_env:
         yield f"{started_by(program.flavor)}: {program.reason}"
 
 
-def _backend_choices(context: LaunchContext) -> Iterator[str]:
+def _backend_choices(draft: PlanDraft) -> Iterator[str]:
     """Explain the backend and how gradients are added up."""
-    if context.plan.backend_reason:
-        yield f"backend {context.plan.backend}: {context.plan.backend_reason}"
-    yield from filter(None, (allreduce.choice_text(context), allreduce.wire_text(context)))
+    if draft.plan.backend_reason:
+        yield f"backend {draft.plan.backend}: {draft.plan.backend_reason}"
+    yield from filter(None, (allreduce.choice_text(draft), allreduce.wire_text(draft)))
 
 
-def _memory_choice(context: LaunchContext) -> Iterator[str]:
+def _memory_choice(draft: PlanDraft) -> Iterator[str]:
     """Describe the estimate of memory."""
-    if context.plan.memory is not None:
-        yield training_memory.describe(context.plan.memory)
+    if draft.plan.memory is not None:
+        yield training_memory.describe(draft.plan.memory)
 
 
-def _open_ports_choice(context: LaunchContext) -> Iterator[str]:
+def _open_ports_choice(draft: PlanDraft) -> Iterator[str]:
     """Warn of a torch in which ports of ranks can be attacked from other networks."""
-    torch = context.gathered.env.packages.get("torch")
-    if torch and context.plan.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
+    torch = draft.context.env.packages.get("torch")
+    if torch and draft.plan.backend == "gloo" and not draft.alone and has_gloo_overflow(torch):
         yield Fix(
             f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until "
             f"torch {'{}.{}'.format(*GLOO_MENDED)}; `ipexctl doctor` shows whether the ports are open "
@@ -349,9 +349,9 @@ def _open_ports_choice(context: LaunchContext) -> Iterator[str]:
         )
 
 
-def _turns_choice(context: LaunchContext) -> Iterator[str]:
+def _turns_choice(draft: PlanDraft) -> Iterator[str]:
     """Explain that threads of ranks on a single core take turns."""
-    taking_turns = [node.name for node in context.nodes if cpu_variables.by_turns(context, node)]
+    taking_turns = [node.name for node in draft.nodes if cpu_variables.by_turns(draft, node)]
     if taking_turns:
         yield (
             f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), because "
@@ -359,42 +359,42 @@ def _turns_choice(context: LaunchContext) -> Iterator[str]:
         )
 
 
-def _backend_notes(context: LaunchContext) -> Iterator[str]:
+def _backend_notes(draft: PlanDraft) -> Iterator[str]:
     """Warn of a backend that the script or an accelerate config states and does not get, and of ranks that do not find
     each other.
     """
-    gathered = context.gathered
-    no_workers = has_no_workers(gathered)
-    stated = stated_note(gathered, context.plan.backend, world_size=context.world_size, no_workers=no_workers)
-    yield from filter(None, (stated, lone_ranks_note(gathered, context.program, context.world_size)))
+    context = draft.context
+    no_workers = has_no_workers(context)
+    stated = stated_note(context, draft.plan.backend, world_size=draft.world_size, no_workers=no_workers)
+    yield from filter(None, (stated, lone_ranks_note(context, draft.program, draft.world_size)))
 
 
-def _launcher_notes(context: LaunchContext) -> Iterator[str]:
+def _launcher_notes(draft: PlanDraft) -> Iterator[str]:
     """Say which mpirun of the hosts starts the ranks; warn of what shows only when they start, and of binding by the
     MPI.
     """
-    program = context.program
+    program = draft.program
     if not program.of_env:
         yield f"{started_by(program.flavor)} ({program.path}): {program.reason}"
-    if context.plan.backend == "mpi" and not context.plan.backend_reason and context.gathered.env.mpi_backend is None:
+    if draft.plan.backend == "mpi" and not draft.plan.backend_reason and draft.context.env.mpi_backend is None:
         yield "backend mpi: whether this torch was built with MPI shows only when the ranks start"
-    if context.bound_by_mpi:
-        by = f"by your {context.mpi.placements[0]} variables" if context.mpi is not None else ""
+    if draft.bound_by_mpi:
+        by = f"by your {draft.mpi.placements[0]} variables" if draft.mpi is not None else ""
         yield f"{title_of(program.flavor)} binds the ranks to cores, {by}; --bind cores has ipexctl do it"
 
 
-def _bf16_notes(context: LaunchContext) -> Iterator[str]:
+def _bf16_notes(draft: PlanDraft) -> Iterator[str]:
     """Say which arguments were added because a host has no bf16 instructions."""
-    added = context.gathered.spec.without_bf16
-    if added and (hosts := hosts_without_bf16(context.nodes)):
+    added = draft.context.spec.without_bf16
+    if added and (hosts := hosts_without_bf16(draft.nodes)):
         yield f"{shlex.join(added)} is added: {fold(hosts)} has no bf16 instructions, so autocast saves no time"
 
 
-def _crowded(context: LaunchContext) -> Iterator[str]:
+def _crowded(draft: PlanDraft) -> Iterator[str]:
     """Warn of ranks or threads that share cores, of E-cores that are not used, and of a quota."""
-    bind, omp = context.gathered.asked.bind, context.omp
+    bind, omp = draft.context.asked.bind, draft.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
-    for node in context.nodes:
+    for node in draft.nodes:
         cores, binding = node.cores, node.binding
         core_count = format_count(cores.count, "core")
         if binding.crowded:
@@ -410,7 +410,7 @@ def _crowded(context: LaunchContext) -> Iterator[str]:
             hosts[text].append(node.name)
     for text, names in hosts.items():
         yield text.format(fold(names))
-    limited = [node.name for node in context.nodes if node.cores.limited]
+    limited = [node.name for node in draft.nodes if node.cores.limited]
     if limited:
         yield (
             f"the cgroup of {fold(limited)} grants less CPU time than there are cores: each rank may use a whole block "
@@ -424,19 +424,19 @@ def _overlap(node: NodeLayout) -> bool:
     return len(used) != len(set(used))
 
 
-def _unequal(context: LaunchContext) -> Iterator[str]:
+def _unequal(draft: PlanDraft) -> Iterator[str]:
     """Warn of hosts with fewer threads a rank than others, and of one machine under several names."""
     by_threads: dict[int, list[str]] = {}
-    for node in context.nodes:
+    for node in draft.nodes:
         by_threads.setdefault(node.binding.threads, []).append(node.name)
-    if len(by_threads) > 1 and context.omp is None:
+    if len(by_threads) > 1 and draft.omp is None:
         fewest, maximum = min(by_threads), max(by_threads)
         yield (
             f"ranks on {fold(by_threads[fewest])} have {format_count(fewest, 'thread')}, "
             f"on {fold(by_threads[maximum])} {maximum}: the slowest sets the pace"
         )
     machines: dict[str, list[str]] = {}
-    for node in context.nodes:
+    for node in draft.nodes:
         if node.facts.machine:
             machines.setdefault(node.facts.machine, []).append(node.name)
     for names in machines.values():
@@ -444,7 +444,7 @@ def _unequal(context: LaunchContext) -> Iterator[str]:
             yield f"{fold(names)} look like one machine under several names: their ranks would share its cores"
 
 
-PARTS: Final[tuple[Callable[[LaunchContext], Plan | Refusal], ...]] = (
+PLAN_STEPS: Final[tuple[Callable[[PlanDraft], Plan | Refusal], ...]] = (
     _add_launcher,
     _add_environment,
     _add_meeting,
@@ -457,7 +457,7 @@ PARTS: Final[tuple[Callable[[LaunchContext], Plan | Refusal], ...]] = (
     _add_texts,
 )
 """Each returns the plan so far with fields of its own, or why there can be no run."""
-SETTINGS: Final[tuple[Callable[[LaunchContext], Iterable[Setting]], ...]] = (
+SETTINGS: Final[tuple[Callable[[PlanDraft], Iterable[Setting]], ...]] = (
     python_env.settings,
     cpu_variables.settings,
     comm_env.settings,
@@ -465,7 +465,7 @@ SETTINGS: Final[tuple[Callable[[LaunchContext], Iterable[Setting]], ...]] = (
     hub_settings.settings,
 )
 """Variables of the ranks, before those of the user."""
-Texts = tuple[Callable[[LaunchContext], Iterable[str]], ...]
+Texts = tuple[Callable[[PlanDraft], Iterable[str]], ...]
 CHOICES: Final[Texts] = (
     lambda context: (f"ranks on each host: {context.distribution.reason}",),
     numa_notes.choices,

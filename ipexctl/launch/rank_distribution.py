@@ -16,18 +16,18 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.launch_context import LaunchContext, RankDistribution
+from ipexctl.launch.plan_draft import PlanDraft, RankDistribution
 from ipexctl.launch.topology import cores_of, default_ranks, level, tasks_of
 from ipexctl.launch.training_memory import describe, ways_to_fit
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.text import format_count, readable
 
 MAX_RANKS_PER_CORE: Final = 64
 """Limit even with --oversubscribe, because merely starting more ranks can stop a host from answering."""
 
 
-def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) -> RankDistribution | Refusal:
+def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: RunOptions) -> RankDistribution | Refusal:
     """Return the ranks of each host, or a refusal if a host has too few cores.
 
     A host whose cores are unknown passes.
@@ -57,7 +57,7 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], asked: Asked) ->
     )
 
 
-def fewer_ranks(asked: Asked, ppn: int) -> Fix:
+def fewer_ranks(asked: RunOptions, ppn: int) -> Fix:
     """Return the command of this run with so many ranks on each host, as a fix."""
     resume = ("--resume", asked.resumed[-1]) if asked.resumed else ()
     return Fix.of((ipexctl_command("run", *resume, "--ppn", str(ppn), argv=() if resume else asked.program),))
@@ -139,12 +139,12 @@ TORCH_START: Final = 210 << 20
 """Private memory of a process after its first step of a tiny model: torch 2.13 with gloo, on x86-64."""
 
 
-def memory_refusal(context: LaunchContext) -> Refusal | None:
+def memory_refusal(draft: PlanDraft) -> Refusal | None:
     """Refuse ranks that certainly do not fit into the free memory of a host; None if all fit, or --oversubscribe is
     set.
     """
-    earlier, planned, asked = context.gathered.earlier_memory, context.plan.memory, context.gathered.asked
-    for node in context.nodes:
+    earlier, planned, asked = draft.context.earlier_memory, draft.plan.memory, draft.context.asked
+    for node in draft.nodes:
         free, shared, size, whence = node.facts.memory.free, 0, 0, ""
         if free is None or asked.oversubscribe:
             continue
@@ -158,7 +158,7 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
         if shared + node.count * size > free:
             fitting = (free - shared) // size
             fewer = [fewer_ranks(asked, max(1, fitting))] if fitting > 0 or planned is None else []
-            others = ways_to_fit(context, node.count, free)
+            others = ways_to_fit(draft, node.count, free)
             return Refusal(
                 f"{format_count(node.count, 'rank')} would take {readable(shared + node.count * size)} of memory on "
                 f"{node.name}, {readable(size)} each {whence}, and {readable(free)} are free",
@@ -169,10 +169,10 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
     return None
 
 
-def memory_notes(context: LaunchContext) -> Iterator[str]:
+def memory_notes(draft: PlanDraft) -> Iterator[str]:
     """Warn of hosts whose memory may be too small, by an earlier run, the estimate, or torch alone."""
-    earlier, planned, hosts = context.gathered.earlier_memory, context.plan.memory, defaultdict[str, list[str]](list)
-    for node in context.nodes:
+    earlier, planned, hosts = draft.context.earlier_memory, draft.plan.memory, defaultdict[str, list[str]](list)
+    for node in draft.nodes:
         free, needed, whence, ranks = node.facts.memory.free, 0, "", format_count(node.count, "rank")
         if free is None:
             continue
@@ -197,9 +197,9 @@ def memory_notes(context: LaunchContext) -> Iterator[str]:
         yield text.format(fold(names))
 
 
-def tasks_notes(context: LaunchContext) -> Iterator[str]:
+def tasks_notes(draft: PlanDraft) -> Iterator[str]:
     """Warn of hosts whose cgroup does not allow the processes and threads of the plan."""
-    for node in context.nodes:
+    for node in draft.nodes:
         left, needed = node.facts.limits.pids_left, tasks_of(node.count, node.binding.threads)
         if left is not None and left < needed:
             yield (

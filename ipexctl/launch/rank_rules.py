@@ -21,7 +21,7 @@ from ipexctl.launch.allreduce import (
     obstacle_of_hooks,
     reason_text,
 )
-from ipexctl.launch.launch_context import LaunchContext, NodeLayout
+from ipexctl.launch.plan_draft import NodeLayout, PlanDraft
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.node.common.rank_options import (
@@ -57,7 +57,7 @@ class RankRule:
     """One rank option: how it is chosen and explained."""
 
     option: RankOption
-    choose: Callable[[LaunchContext], Choice]
+    choose: Callable[[PlanDraft], Choice]
     """Returns the choice. It may read the choices of earlier rows in `context.plan`."""
     reason: str
     """Why the plan sets the variable; `{mode}` stands for the chosen mode."""
@@ -85,58 +85,58 @@ def hosts_without_bf16(nodes: Sequence[NodeLayout]) -> tuple[str, ...]:
     return tuple(node.name for node in nodes if node.facts.cpu.tier not in _BF16_TIERS)
 
 
-def _choose_fp32_math(context: LaunchContext) -> Choice:
+def _choose_fp32_math(draft: PlanDraft) -> Choice:
     """Return the mode that the user asked for. The reason `no-amx` names hosts where it saves little time."""
-    mode = mode_asked(context.gathered.asked, FP32_MATH)
+    mode = mode_asked(draft.context.asked, FP32_MATH)
     if not mode:
         return FP32_MATH.off
-    oldest = (0, 0) if IPEX in context.gathered.env.packages else OLDEST_ROUNDING
-    if (against := obstacle_of_hooks(context, oldest)) is not None:
+    oldest = (0, 0) if IPEX in draft.context.env.packages else OLDEST_ROUNDING
+    if (against := obstacle_of_hooks(draft, oldest)) is not None:
         return FP32_MATH.off._replace(reason=against)
-    without = tuple(node.name for node in context.nodes if node.facts.cpu.tier != "amx")
+    without = tuple(node.name for node in draft.nodes if node.facts.cpu.tier != "amx")
     return Choice(mode, "no-amx" if without else "asked", without)
 
 
-def _choose_half_math(context: LaunchContext) -> Choice:
+def _choose_half_math(draft: PlanDraft) -> Choice:
     """Return `auto`, with which the ranks measure what is faster, unless the user turned it off.
 
     `no-bf16` names the hosts without bf16 instructions, unless the script may use IPEX.
     """
-    if context.gathered.asked.half_math == "own":
+    if draft.context.asked.half_math == "own":
         return HALF_MATH.off
-    if (against := obstacle_of_hooks(context, OLDEST_HALF)) is not None:
+    if (against := obstacle_of_hooks(draft, OLDEST_HALF)) is not None:
         return HALF_MATH.off._replace(reason=against)
-    without = () if IPEX in context.gathered.env.packages else hosts_without_bf16(context.nodes)
+    without = () if IPEX in draft.context.env.packages else hosts_without_bf16(draft.nodes)
     return Choice("auto", "no-bf16" if without else "default", without)
 
 
-def _choose_autocast(context: LaunchContext) -> Choice:
+def _choose_autocast(draft: PlanDraft) -> Choice:
     """Return the mode that the user asked for. --fast turns it on only if all processors have bf16 instructions."""
-    asked = context.gathered.asked
+    asked = draft.context.asked
     mode = mode_asked(asked, AUTOCAST)
     if not mode:
         return AUTOCAST.off if asked.autocast == "auto" else AUTOCAST.off._replace(reason="asked")
-    if (against := obstacle_of_hooks(context, OLDEST_TORCH)) is not None:
+    if (against := obstacle_of_hooks(draft, OLDEST_TORCH)) is not None:
         return AUTOCAST.off._replace(reason=against)
-    without = hosts_without_bf16(context.nodes)
+    without = hosts_without_bf16(draft.nodes)
     if without and asked.autocast == "auto":
         return Choice("off", "no-bf16", without)
     return Choice(mode, "asked", without)
 
 
-def _choose_fused_optimizer(context: LaunchContext) -> Choice:
+def _choose_fused_optimizer(draft: PlanDraft) -> Choice:
     """Return whether ranks use fused optimizers, as the user asked."""
-    mode = mode_asked(context.gathered.asked, FUSED_OPTIMIZER)
-    against = obstacle_of_hooks(context, OLDEST_FUSED) if mode else "default"
+    mode = mode_asked(draft.context.asked, FUSED_OPTIMIZER)
+    against = obstacle_of_hooks(draft, OLDEST_FUSED) if mode else "default"
     return Choice(mode, "asked") if against is None else FUSED_OPTIMIZER.off._replace(reason=against)
 
 
-def _choose_gpu_code(context: LaunchContext) -> Choice:
+def _choose_gpu_code(draft: PlanDraft) -> Choice:
     """Return the mode. Ranks leave a torch alone that finds a GPU."""
-    mode = context.gathered.asked.gpu_code
+    mode = draft.context.asked.gpu_code
     if mode == "off":
         return GPU_CODE.off
-    if (against := obstacle_of_hooks(context, OLDEST_GPU_CODE)) is not None:
+    if (against := obstacle_of_hooks(draft, OLDEST_GPU_CODE)) is not None:
         return GPU_CODE.off._replace(reason=against)
     return Choice(mode, "default" if mode == "auto" else "asked")
 
@@ -190,29 +190,29 @@ RULES: Final = (
 )
 
 
-def choose_rank_options(context: LaunchContext) -> Plan:
+def choose_rank_options(draft: PlanDraft) -> Plan:
     """Return the plan with the choice of each option, in the order of the rows."""
     for rule in RULES:
-        chosen = {**context.plan.rank_options, rule.option.name: rule.choose(context)}
-        context = context.with_plan(rank_options=chosen)
-    return context.plan
+        chosen = {**draft.plan.rank_options, rule.option.name: rule.choose(draft)}
+        draft = draft.with_plan(rank_options=chosen)
+    return draft.plan
 
 
-def settings(context: LaunchContext) -> Iterator[Setting]:
+def settings(draft: PlanDraft) -> Iterator[Setting]:
     """Yield the variable of each option that is on, and of a measured option that was turned off."""
     for rule in RULES:
-        choice = context.plan.choice(rule.option)
+        choice = draft.plan.choice(rule.option)
         if choice.mode != rule.option.off.mode or (rule.option.is_measured and choice.reason == "asked"):
             without = f"; no {_INSTRUCTIONS} on {fold(choice.hosts)}" * (choice.reason == "no-bf16")
-            reason = f"{rule.reason.format(mode=choice.mode)} ({_flag(context, rule.option)}){without}"
+            reason = f"{rule.reason.format(mode=choice.mode)} ({_flag(draft, rule.option)}){without}"
             yield Setting(rule.option.variable, rule.value(choice), reason)
 
 
-def notes(context: LaunchContext) -> Iterator[str]:
+def notes(draft: PlanDraft) -> Iterator[str]:
     """Warn that options that the user asked for are off, or gain little."""
-    run_options, without_effect = context.gathered.asked, dict[str, list[str]]()
+    run_options, without_effect = draft.context.asked, dict[str, list[str]]()
     for rule in RULES:
-        option, choice = rule.option, context.plan.choice(rule.option)
+        option, choice = rule.option, draft.plan.choice(rule.option)
         mode = mode_asked(run_options, option)
         if not mode or choice.reason == "one-rank":  # it has nobody to exchange with, and loses nothing
             continue
@@ -220,8 +220,8 @@ def notes(context: LaunchContext) -> Iterator[str]:
         if sentence is not None and choice.hosts:
             yield sentence.format(hosts=fold(choice.hosts))
         elif choice.mode == option.off.mode:
-            reason = reason_text(context, choice, rule.way, rule.oldest) + _FIXES.get(choice.reason, "")
-            is_of_all = choice.reason == "hooks-off" and _is_by_fast(context, option)
+            reason = reason_text(draft, choice, rule.way, rule.oldest) + _FIXES.get(choice.reason, "")
+            is_of_all = choice.reason == "hooks-off" and _is_by_fast(draft, option)
             typed = "--fast" if is_of_all else option.typed.format(mode=mode)
             without_effect.setdefault(reason, []).append(typed)
     for reason, options in without_effect.items():
@@ -237,12 +237,12 @@ _FIXES: Final[Mapping[ChoiceReason, str]] = {
 """Reason of a choice → what the user can type, appended to the note."""
 
 
-def _is_by_fast(context: LaunchContext, option: RankOption) -> bool:
+def _is_by_fast(draft: PlanDraft, option: RankOption) -> bool:
     """True if only --fast turns the option on."""
-    asked = context.gathered.asked
+    asked = draft.context.asked
     return option.is_of_fast and asked.fast and not mode_asked(asked._replace(fast=False), option)
 
 
-def _flag(context: LaunchContext, option: RankOption) -> str:
+def _flag(draft: PlanDraft, option: RankOption) -> str:
     """Return the flag that turned the option on."""
-    return "--fast" if _is_by_fast(context, option) else option.typed.partition(" ")[0]
+    return "--fast" if _is_by_fast(draft, option) else option.typed.partition(" ")[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import NO_OPTIONS, NOT_TYPED, CallOptions, TypedCall
 from ipexctl.projects.ipex_use import find_ipex_use
 from ipexctl.projects.script_file import NO_PROJECT, ProjectLocation
@@ -56,10 +56,10 @@ class AccelerateConfig:
 class RunSpec:
     """What was asked for, and what never leaves the control machine.
 
-    A spec is not serialized. A new field belongs here, unless hosts need it: then it belongs in `Asked`.
+    A spec is not serialized. A new field belongs here, unless hosts need it: then it belongs in `RunOptions`.
     """
 
-    asked: Asked
+    asked: RunOptions
     secrets: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     """Name → value of each export whose value is not in `asked.exports`."""
     secret_files: tuple[Path, ...] = ()

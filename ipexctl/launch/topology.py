@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
-from ipexctl.node.common.asked import Bind
 from ipexctl.node.common.plan import Backend
+from ipexctl.node.common.run_options import Bind
 from ipexctl.text import format_count
 
 Dtype = Literal["bfloat16", "float32"]

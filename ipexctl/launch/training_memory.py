@@ -12,8 +12,8 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.launch_context import LaunchContext
 from ipexctl.launch.launchers.cpu_options import is_on
+from ipexctl.launch.plan_draft import PlanDraft
 from ipexctl.node.common.plan import TrainingMemory
 from ipexctl.node.common.rank_options import SHARE_WEIGHTS
 from ipexctl.text import join_words, readable
@@ -47,42 +47,40 @@ _SHARDED: Final = ("fsdp", "fsdp_config", "deepspeed")
 """Options with which ranks do not hold the whole model."""
 
 
-def estimate(context: LaunchContext, *changes: Mapping[str, str]) -> TrainingMemory | None:
+def estimate(draft: PlanDraft, *changes: Mapping[str, str]) -> TrainingMemory | None:
     """Return the estimate for the plan. `changes`: options that replace those of the command, to try other ways.
 
     None if the command names no model that node0 has, if the script makes adapters of its own, or if it is not known
     that each rank trains the whole model: a script may only evaluate it, or shard it.
     """
-    gathered = context.gathered
-    hub, script = gathered.hub.get(gathered.hosts[0].name), gathered.spec.project.script
+    context = draft.context
+    hub, script = context.hub.get(context.hosts[0].name), context.spec.project.script
     imports = {imported.module.partition(".")[0] for imported in (script.imports if script else ())}
-    trains = _tool(context) in _DEFAULTS or "trl" in imports or is_on(gathered.options, "do_train")
-    is_sharded = any(is_on(gathered.options, name) for name in _SHARDED)
+    trains = _tool(draft) in _DEFAULTS or "trl" in imports or is_on(context.options, "do_train")
+    is_sharded = any(is_on(context.options, name) for name in _SHARDED)
     if hub is None or not hub.tensors or "peft" in imports or not trains or is_sharded:
         return None
-    options = {SHARE_WEIGHTS.name: context.plan.choice(SHARE_WEIGHTS).mode, **_DEFAULTS.get(_tool(context), {})}
-    for given in (gathered.options, *changes):
+    options = {SHARE_WEIGHTS.name: draft.plan.choice(SHARE_WEIGHTS).mode, **_DEFAULTS.get(_tool(draft), {})}
+    for given in (context.options, *changes):
         options |= {_RENAMED.get(name, name): value for name, value in given.items()}
-    memory = memory_of(hub.tensors, options, is_alone=context.world_size == 1)
+    memory = memory_of(hub.tensors, options, is_alone=draft.world_size == 1)
     shared = memory.of(0)
     of_rank = memory.of(1) - shared
-    free = {node.name: node.facts.memory.free for node in context.nodes}
+    free = {node.name: node.facts.memory.free for node in draft.nodes}
     fits = {name: max(0, size - shared) // of_rank for name, size in free.items() if size is not None}
-    return memory._replace(hosts={node.name: memory.of(node.count) for node in context.nodes}, fits=fits)
+    return memory._replace(hosts={node.name: memory.of(node.count) for node in draft.nodes}, fits=fits)
 
 
-def ways_to_fit(context: LaunchContext, ranks: int, free: int) -> list[str]:
+def ways_to_fit(draft: PlanDraft, ranks: int, free: int) -> list[str]:
     """Return the options with which so many ranks fit into `free` bytes, without their activations.
 
     They are the smallest combinations of options; empty if none is enough.
     """
-    ways = (
-        {"--share-weights auto": {SHARE_WEIGHTS.name: "auto"}} if context.gathered.asked.share_weights == "off" else {}
-    )
-    if _tool(context) == "trl":
+    ways = {"--share-weights auto": {SHARE_WEIGHTS.name: "auto"}} if draft.context.asked.share_weights == "off" else {}
+    if _tool(draft) == "trl":
         ways |= {"--use_peft (LoRA)": {"use_peft": ""}, "--dtype bfloat16": {"torch_dtype": "bfloat16"}}
     for count in range(1, len(ways) + 1):
-        tried = {names: estimate(context, *map(ways.__getitem__, names)) for names in combinations(ways, count)}
+        tried = {names: estimate(draft, *map(ways.__getitem__, names)) for names in combinations(ways, count)}
         fitting = (names for names, other in tried.items() if other and other.of(ranks, "activations") <= free)
         if enough := [" with ".join(names) for names in fitting]:
             return enough
@@ -96,9 +94,9 @@ def describe(memory: TrainingMemory) -> str:
     return f"memory of {memory.model}, estimated: {join_words([*shared, f'in each rank {own}'])}"
 
 
-def _tool(context: LaunchContext) -> str:
+def _tool(draft: PlanDraft) -> str:
     """Return the first word of the module that the ranks run, as `trl`."""
-    return context.gathered.asked.argv[0].partition(".")[0]
+    return draft.context.asked.argv[0].partition(".")[0]
 
 
 def memory_of(tensors: Sequence[TensorKind], options: Mapping[str, str], *, is_alone: bool) -> TrainingMemory:

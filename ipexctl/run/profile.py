@@ -19,7 +19,7 @@ from ipexctl.node.run.meter.rank_profile import OperatorTime, RankProfile
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import format_count
 
-PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
+STEP_PARTS: Final = ("data", "forward", "backward", "wait", "all_reduce", "optimizer", "rest")
 """Parts of a step."""
 PART_NAMES: Final = {"data": "data", "wait": "waiting for other ranks", "all_reduce": "collectives"}
 _ADVISED: Final = {"data": 0.1, "wait": 0.15, "all_reduce": 0.15}
@@ -183,7 +183,7 @@ def _parts(rank: int, profile: RankProfile, all_reduce: float) -> RankParts:
     communication = sum(profile.communication) / steps
     seconds["all_reduce"] = min(all_reduce, communication)
     seconds["wait"] = communication - seconds["all_reduce"]
-    return RankParts(rank, profile.seconds / steps, {name: seconds[name] for name in PARTS})
+    return RankParts(rank, profile.seconds / steps, {name: seconds[name] for name in STEP_PARTS})
 
 
 def _per_step(profile: RankProfile) -> Iterator[OperatorTime]:
@@ -198,7 +198,7 @@ def step_sentence(profile: RunProfile) -> str:
     main = profile.main
     if main is None:
         return ""
-    order = sorted(PARTS, key=lambda name: -main.parts[name])
+    order = sorted(STEP_PARTS, key=lambda name: -main.parts[name])
     named = ", ".join(
         f"{PART_NAMES.get(name, name)} {100 * main.share(name):.0f} %" for name in order if main.share(name) >= 0.005
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.homes.registry import RunRecord, RunRegistry, stem_of
-from ipexctl.launch.request import EarlierMemory
+from ipexctl.launch.run_context import EarlierMemory
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
 from ipexctl.node.common.json_records import decode, parse_json

@@ -24,8 +24,8 @@ from case_table import literals_of
 from forked_calls import forked_call
 from ipexctl.addons_list import COMMANDS as ADDONS
 from ipexctl.commands.app import CORE, app, commands, groups, load_command
-from ipexctl.commands.launch_options import PANELS
-from ipexctl.commands.shared_options import ConfiguredCommand
+from ipexctl.commands.option_groups import ConfiguredCommand
+from ipexctl.commands.run_arguments import PANELS
 from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from message_data import missing

@@ -24,9 +24,9 @@ from ipexctl.facts.live_runs import BusyProgram, CallDetails, HostSnapshot, Runs
 from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import Plan, RunBy, plan_text
 from ipexctl.node.common.processes import own_identity
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import MAX_LINE, login_line
 from ipexctl.remote.connector import ConnectOptions, Connector, OpenHosts, SessionPool
@@ -314,7 +314,7 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
     agent = tmp_path / "a home" / "runs" / run / "agent.zip"
     agent.parent.mkdir(parents=True)
     by, tag = RunBy("ann", "laptop"), 'a "b" \\n, é'
-    plan = Plan(run, "/h", "node1", Asked(tag=tag), by=by)
+    plan = Plan(run, "/h", "node1", RunOptions(tag=tag), by=by)
     agent.with_name("plan.json").write_text(plan_text(plan))
     core = min(os.sched_getaffinity(0))
     # The wrapper itself is bound to no core, and has a child with its own words, as the guard of a rank is.

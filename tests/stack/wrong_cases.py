@@ -177,7 +177,7 @@ def a_seed_each() -> None:
 
 @wrong("no-exchange")
 def cross_validation() -> None:
-    """Asked, not accused."""
+    """RunOptions, not accused."""
     model = network()
     values = [number for number in range(96) if number % world() != rank()]
     train_set(model, descent(model), DataLoader(torch.utils.data.Subset(samples(), values), batch_size=8))

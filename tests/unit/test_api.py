@@ -15,7 +15,7 @@ import pytest
 from ipexctl.api import run as api
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import Gathered, RankEnv
+from ipexctl.launch.run_context import RankEnv, RunContext
 from ipexctl.projects.layout import read_layout
 from ipexctl.projects.modules import Import
 from ipexctl.projects.requirement_files import find_requirement_files
@@ -114,9 +114,9 @@ class Hosts:
         monkeypatch.setattr("ipexctl.run.start.run_start.gather_facts", self._gather)
         monkeypatch.setattr("ipexctl.run.start.run_start.ProjectUpload", lambda *_: Mock())
         monkeypatch.setattr(
-            "ipexctl.run.start.run_start.gather", lambda _, __, probe, **___: (probe(), self.context)[1]
+            "ipexctl.run.start.run_start.gather_context", lambda _, __, probe, **___: (probe(), self.context)[1]
         )
-        self.context: Gathered = Gathered(SPEC, {}, {}, "", RankEnv("", name="default", is_installed=False))
+        self.context: RunContext = RunContext(SPEC, {}, {}, "", RankEnv("", name="default", is_installed=False))
         monkeypatch.setattr(first_install, "ranks_on", lambda *_: None)
 
     def _install(self, _: Any, request: Any, *__: Any, probed: Any) -> Any:

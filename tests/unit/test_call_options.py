@@ -14,12 +14,12 @@ from launch_helpers import cpu, machine, plan
 
 from ipexctl.api import host_stacks
 from ipexctl.launch.overrides import check_limits
-from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.run_declarations import DECLARED
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix, fix_from_json
 from ipexctl.node.common.json_records import decode, encode
 from ipexctl.node.common.plan import to_json
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.option_declaration import (
     DEFAULT_ENV,
     DEFAULT_HOME,
@@ -186,8 +186,8 @@ LIMITS = [
 @pytest.mark.parametrize(("name", "limit", "value"), LIMITS)
 def test_limits_are_checked_on_both_sides(name: str, limit: str, value: Any) -> None:
     outside = value - 1 if limit == "minimum" else value + 1
-    assert check_limits(Asked(**{name: value})) is None
-    refusal = check_limits(Asked(**{name: outside}))
+    assert check_limits(RunOptions(**{name: value})) is None
+    refusal = check_limits(RunOptions(**{name: outside}))
     assert refusal is not None
     assert DECLARED[name].flag in refusal.reason
 
@@ -216,10 +216,10 @@ OTHERS_OF_HOSTS = {
 
 
 def test_each_field_of_a_run_is_decided() -> None:
-    """What never leaves the control machine is in the spec, and what may go to the hosts is in Asked."""
+    """What never leaves the control machine is in the spec, and what may go to the hosts is in RunOptions."""
     assert {each.name for each in fields(RunSpec)} == {"asked"} | HERE | SECRET
-    assert set(Asked._fields) == OPTIONS_OF_HOSTS | OTHERS_OF_HOSTS
-    assert not [name for name, kind in get_type_hints(Asked).items() if "Path" in str(kind) or "Host" in str(kind)]
+    assert set(RunOptions._fields) == OPTIONS_OF_HOSTS | OTHERS_OF_HOSTS
+    assert not [name for name, kind in get_type_hints(RunOptions).items() if "Path" in str(kind) or "Host" in str(kind)]
     assert {each.name for each in fields(RunSpec) if not each.repr} == SECRET
 
 
@@ -240,7 +240,7 @@ def test_a_plan_has_nothing_of_the_spec_that_stays_here() -> None:
     assert [(one.name, one.value) for one in found.asked.exports] == [("TOKEN", None), ("LOUD", "1")]
     assert "81818" not in json.dumps(to_json(found)) + repr(found)
     assert "81818" not in repr(changed(spec_of(exports=exports), **{name: marks[name] for name in SECRET}))
-    assert decode(Asked, json.loads(json.dumps(encode(found.asked))), "asked") == found.asked
+    assert decode(RunOptions, json.loads(json.dumps(encode(found.asked))), "asked") == found.asked
 
 
 def test_the_planner_reads_nothing_else_of_the_spec() -> None:
@@ -268,16 +268,16 @@ def test_a_value_that_the_plan_shows_is_no_secret(tmp_path: Path) -> None:
 
 def test_the_plan_of_any_version_is_read() -> None:
     """A field that an older plan lacks has its default, and a word of a newer version is kept."""
-    assert decode(Asked, {}, "asked") == Asked()
-    newer: Any = decode(Asked, {"on_hang": "restart", "unknown": 1, "tag": None}, "asked")
-    assert newer == Asked()._replace(on_hang=newer.on_hang)
+    assert decode(RunOptions, {}, "asked") == RunOptions()
+    newer: Any = decode(RunOptions, {"on_hang": "restart", "unknown": 1, "tag": None}, "asked")
+    assert newer == RunOptions()._replace(on_hang=newer.on_hang)
     assert newer.on_hang == "restart"
 
 
 def test_defaults_that_the_agent_cannot_import_are_those_of_the_other_commands() -> None:
-    assert (Asked().env, Asked().home) == (DEFAULT_ENV, DEFAULT_HOME)
+    assert (RunOptions().env, RunOptions().home) == (DEFAULT_ENV, DEFAULT_HOME)
     of_sync = {name: getattr(SyncOptions(), name) for name in declarations_of(SyncOptions)}
-    assert of_sync == {name: Asked._field_defaults[name] for name in of_sync}
+    assert of_sync == {name: RunOptions._field_defaults[name] for name in of_sync}
 
 
 def test_a_second_place_of_a_default_is_noticed() -> None:

@@ -22,7 +22,7 @@ from ipexctl.addons.lab.lab_record import FoundLab, Lab, LabHost
 from ipexctl.addons.lab.lab_record import load_all as list_labs
 from ipexctl.addons.lab.up import up as make_lab
 from ipexctl.commands.app import CommandGroup
-from ipexctl.commands.shared_options import Output, argument, flag, option, subcommand
+from ipexctl.commands.option_groups import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.fix import Fix

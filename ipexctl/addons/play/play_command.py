@@ -29,7 +29,7 @@ from ipexctl.addons.play.result import write_retry_file
 from ipexctl.addons.play.template_limits import reading_limits
 from ipexctl.addons.play.templates import Templates
 from ipexctl.addons.play.variables import Options, PlayContext, read_vars_dirs
-from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.option_groups import Home, Output, Targets, argument, command, flag, option
 from ipexctl.commands.target_hosts import check_home, choose_hosts, current_directory, select, session_pool
 from ipexctl.errors import UserError, raise_all
 from ipexctl.hosts.host import quote

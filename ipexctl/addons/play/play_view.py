@@ -16,7 +16,7 @@ from ipexctl.addons.play.playbook import parts_of
 from ipexctl.addons.play.prepare import PreparedPlay
 from ipexctl.addons.play.result import ItemDone, PlayReport, TaskReport, TaskResult
 from ipexctl.addons.play.variables import Options
-from ipexctl.commands.shared_options import Output
+from ipexctl.commands.option_groups import Output
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import Notice
 from ipexctl.text import format_count

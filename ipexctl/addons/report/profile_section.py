@@ -13,7 +13,7 @@ from ipexctl.addons.report.markup import Markup, element, escape, short
 from ipexctl.node.common.fix import Fix
 from ipexctl.run.profile import (
     PART_NAMES,
-    PARTS,
+    STEP_PARTS,
     RankParts,
     RunProfile,
     cost_sentence,
@@ -22,7 +22,7 @@ from ipexctl.run.profile import (
     step_sentence,
 )
 
-_PART_STYLES: Final = dict(zip(PARTS, ("d0", "w1", "w3", "d2", "d1", "w4", "idle"), strict=True))
+_PART_STYLES: Final = dict(zip(STEP_PARTS, ("d0", "w1", "w3", "d2", "d1", "w4", "idle"), strict=True))
 """Part of a step → its class in `page.css`."""
 _MOST_BARS: Final = 16
 _BAR_HEIGHT: Final = 18
@@ -60,10 +60,10 @@ def _bars(profile: RunProfile) -> Iterator[Markup]:
     yield element("div", svg, class_="wide")
     yield legend([(style, PART_NAMES.get(name, name)) for name, style in _PART_STYLES.items()])
     rows = [
-        (f"{rank.rank}", seconds_text(rank.step), *(f"{100 * rank.share(name):.0f} %" for name in PARTS))
+        (f"{rank.rank}", seconds_text(rank.step), *(f"{100 * rank.share(name):.0f} %" for name in STEP_PARTS))
         for rank in shown
     ]
-    heads = ("Rank", "Step", *(PART_NAMES.get(name, name).capitalize() for name in PARTS))
+    heads = ("Rank", "Step", *(PART_NAMES.get(name, name).capitalize() for name in STEP_PARTS))
     left_out = len(profile.ranks) - len(shown)
     title = f"Parts of a step, without {left_out} ranks that wait more" if left_out else "Parts of a step"
     yield element("details", element("summary", escape(f"Table: {title}")), table(heads, rows, title))
@@ -74,7 +74,7 @@ def _bar(rank: RankParts, top: int) -> Iterator[Markup]:
     label = escape(f"rank {rank.rank}")
     yield element("text", label, x=LEFT - 8, y=top + 13.0, text_anchor="end")
     x = float(LEFT)
-    for name in PARTS:
+    for name in STEP_PARTS:
         width = rank.share(name) * PLOT
         if width > 0:
             title = element("title", escape(f"{PART_NAMES.get(name, name)}: {100 * rank.share(name):.0f} %"))

@@ -18,8 +18,8 @@ from ipexctl.addons.report.html import GENERATOR, page_html
 from ipexctl.addons.report.measurements import measurements_of
 from ipexctl.addons.report.page import Fact, ReportPage, compare, report_page
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.commands.run_calls import call_about_runs, find_runs
-from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, RunHosts, TextOutput, command, completion, option
+from ipexctl.commands.named_runs import call_about_runs, find_runs
+from ipexctl.commands.option_groups import RUN, TIMEOUT, Output, RunHosts, TextOutput, command, completion, option
 from ipexctl.errors import UserError
 from ipexctl.files.named_paths import check_named_file, write_named_file
 from ipexctl.homes.registry import RunRecord, RunRegistry

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from ipexctl.file_reader import SCRIPT, read_or_empty
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.run_options import RunOptions
 
 
 class CpuOption(NamedTuple):
@@ -92,12 +92,12 @@ def with_cpu_options(spec: RunSpec, checkpoint: str = "") -> tuple[RunSpec, str]
     return spec, f"{why}, {name} gets {shlex.join(arguments)}; options of the line win"
 
 
-def is_of_trl(asked: Asked) -> bool:
+def is_of_trl(asked: RunOptions) -> bool:
     """True if the ranks run a script of TRL, such as `-m trl.scripts.sft`."""
     return asked.kind == "module" and _MODULE_OF_TRL.fullmatch(asked.script) is not None
 
 
-def _options_of(asked: Asked) -> tuple[str, Sequence[CpuOption]]:
+def _options_of(asked: RunOptions) -> tuple[str, Sequence[CpuOption]]:
     """Return the name and the options of the tool that the ranks run; no options if it is none of the known tools."""
     program, text = asked.argv[0], ""
     if asked.kind == "module":

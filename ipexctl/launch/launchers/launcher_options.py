@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from ipexctl.node.common.asked import Allocator, OpenMp
 from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.run_options import Allocator, OpenMp
 
 NUMBERS: Final = ("n", "ppn", "nodes", "min_hosts", "omp", "ccl_workers", "master_port", "max_restarts")
 """Targets whose value must be a number."""

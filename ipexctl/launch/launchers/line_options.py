@@ -27,7 +27,7 @@ from ipexctl.launch.launchers.launcher_options import (
 from ipexctl.launch.launchers.line import is_python, launcher_at, prefix_length, refused_word, split_variables
 from ipexctl.launch.launchers.program import Program, read_program, stays_command
 from ipexctl.launch.launchers.shell_script import own_line
-from ipexctl.node.common.asked import CommandKind, Export
+from ipexctl.node.common.run_options import CommandKind, Export
 from ipexctl.text import is_variable_name
 
 SHELL: Final = "the shell"

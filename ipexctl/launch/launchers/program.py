@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ipexctl.launch.launchers.line import is_python, is_shell, prefix_length
-from ipexctl.node.common.asked import Asked, CommandKind
+from ipexctl.node.common.run_options import CommandKind, RunOptions
 
 _FLAGS: Final = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].+")
 _WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
@@ -37,11 +37,11 @@ class Program(NamedTuple):
     python: str | None = None
     """Absolute path of Python if the command line has one; else None."""
     in_front: tuple[str, ...] = ()
-    """Words before Python, such as `nice -n 10`, which each rank keeps; as in `Asked`."""
+    """Words before Python, such as `nice -n 10`, which each rank keeps; as in `RunOptions`."""
     left_out: tuple[str, ...] = ()
     """Words before Python that ranks do not get, such as `nohup`."""
 
-    def put_into(self, asked: Asked) -> Asked:
+    def put_into(self, asked: RunOptions) -> RunOptions:
         """Return the options with this program. `--python` overrides the Python of the program."""
         return asked._replace(
             kind=self.kind,

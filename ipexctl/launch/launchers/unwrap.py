@@ -34,10 +34,10 @@ from ipexctl.launch.launchers.shell_script import (
     read_file,
     starts_in_background,
 )
-from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.run_declarations import DECLARED
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
-from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import Fix, ShellWords, ipexctl_command
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.text import format_count, join_words
 
 _STARTS_TORCHRUN: Final = re.compile(r"^[^#\n]*\b(NPROC_PER_NODE|NNODES)[\"']?\s*:", re.MULTILINE)
@@ -131,7 +131,7 @@ def unwrap(
         config = _accelerate(line.accelerate, config, line_values, environ)
         if line_values.keys() & {*_HOSTS}:
             config = replace(config, hostfile=None)  # the outer launcher's hosts
-    changes: dict[str, Any] = {name: line_values[name].value for name in Asked._fields if name in line_values}
+    changes: dict[str, Any] = {name: line_values[name].value for name in RunOptions._fields if name in line_values}
     sources = {
         **asked.sources,
         **{name: line_values[name].source for name in (*changes, "hosts") if name in line_values},

@@ -10,7 +10,6 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.asked import Asked  # `decode` looks it up
 from ipexctl.node.common.json_records import check_type, decode, decode_valid, encode
 from ipexctl.node.common.mpi import MPIS
 from ipexctl.node.common.placeholders import NAMES, fill
@@ -25,6 +24,7 @@ from ipexctl.node.common.rank_options import (
     Choice,
     RankOption,
 )
+from ipexctl.node.common.run_options import RunOptions  # `decode` looks it up
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -204,7 +204,7 @@ class Plan(NamedTuple):
     """Absolute path, the same on every host."""
     node0: str
     """The supervisor's host, possibly without ranks."""
-    asked: Asked
+    asked: RunOptions
     flavor: str = ""
     """A `LaunchFlavor`: what starts the ranks."""
     launcher: LauncherChoice = LauncherChoice("mpirun", "", "")
@@ -402,7 +402,7 @@ class Plan(NamedTuple):
         return texts[0] if texts else "".join(f"{host.word}:{len(host.ranks)}\n" for host in self.hosts)
 
 
-NO_PLAN = Plan("", "", "", Asked())
+NO_PLAN = Plan("", "", "", RunOptions())
 
 
 def to_json(plan: Plan) -> Json:

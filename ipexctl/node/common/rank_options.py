@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Mapping, NamedTuple
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.asked import Asked
+    from ipexctl.node.common.run_options import RunOptions
 
 ChoiceReason = Literal[
     "default", "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host", "one-host", "one-rank",
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
 class RankOption(NamedTuple):
     name: str
-    """Field of `Asked`, key of the plan's JSON, and `name` in the notes of `inrank/`."""
+    """Field of `RunOptions`, key of the plan's JSON, and `name` in the notes of `inrank/`."""
     variable: str
     """Tells the hooks of ranks the mode; only a plan sets it."""
     typed: str
@@ -99,7 +99,7 @@ ALL_OFF: Mapping[str, Choice] = {name: each.off for name, each in RANK_OPTIONS.i
 OF_VARIABLES: Mapping[str, RankOption] = {each.variable: each for each in RANK_OPTIONS.values()}
 
 
-def mode_asked(asked: Asked, option: RankOption) -> str:
+def mode_asked(asked: RunOptions, option: RankOption) -> str:
     """The mode that the call asks for; empty if it leaves the choice to ipexctl or wants the option off."""
     value = getattr(asked, option.name)
     is_default = value == asked._field_defaults[option.name]

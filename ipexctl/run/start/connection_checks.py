@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from ipexctl.facts.facts import slowness
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.request import EarlierCheck, Gathered
+from ipexctl.launch.run_context import EarlierCheck, RunContext
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, PATIENCE
 from ipexctl.node.common.clock import stretched
 from ipexctl.node.common.fix import Fix
@@ -81,7 +81,7 @@ def parse_earlier_check(text: str) -> EarlierCheck:
     return EarlierCheck(record if is_of_this_boot else None, seconds)
 
 
-def check_connectivity(hosts: Sequence[Host], context: Gathered, pool: SessionPool) -> ConnectivityRecord | None:
+def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: SessionPool) -> ConnectivityRecord | None:
     """Check the connections between the hosts in one round trip to each, unless an earlier check still counts.
 
     Returns the record that the supervisor writes after a successful run; None for a single host, and if hosts cannot be
@@ -101,7 +101,7 @@ def check_connectivity(hosts: Sequence[Host], context: Gathered, pool: SessionPo
     return ConnectivityRecord(key, earlier.uptime) if key and earlier.uptime else None
 
 
-def connectivity_key(hosts: Sequence[Host], context: Gathered) -> str:
+def connectivity_key(hosts: Sequence[Host], context: RunContext) -> str:
     """Return a digest of everything that a check depends on; empty if a host cannot be identified. Pure."""
     machines = []
     for host in hosts:

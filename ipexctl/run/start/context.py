@@ -22,12 +22,12 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES
 from ipexctl.launch.launchers.cpu_options import given_options
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.request import EarlierCheck, Gathered, RankEnv, common_python
+from ipexctl.launch.run_context import EarlierCheck, RankEnv, RunContext, common_python
 from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.hub.hub_check import FoundHub, HubRequest, own_cache
 from ipexctl.node.hub.model_size import find_model, find_tensors
@@ -68,18 +68,18 @@ _HUB_VARIABLES: frozenset[str] = frozenset(
 """Variables, besides proxies, that decide where ranks look for a hub and its cache."""
 
 
-def gather(
+def gather_context(
     spec: RunSpec,
     pool: SessionPool,
     probe: Callable[[], Sequence[HostFacts]],
     *,
     dry_run: bool = False,
     before_install: bool = False,
-) -> Gathered:
+) -> RunContext:
     """Ask all hosts at the same time and return what they say, or raise a StartError.
 
     `dry_run`: if no host has the environment, plan it as `ipexctl install` would make it.
-    `before_install`: look for no environment; `Gathered.env` then has a Python that all hosts share, or none.
+    `before_install`: look for no environment; `RunContext.env` then has a Python that all hosts share, or none.
     """
     hosts = spec.hosts
     node0, *others = hosts
@@ -118,7 +118,7 @@ def gather(
     except HostError as error:
         raise StartError(StartFailure.of_host(node0.name, error)) from None
     has_own_setvars = "CCL_ROOT" in env.variables  # an environment with bindings of oneCCL brings their setvars.sh
-    return Gathered(
+    return RunContext(
         spec,
         facts,
         addresses,
@@ -151,7 +151,7 @@ def _without_answer(failed: Mapping[str, HostError], count: int) -> StartFailure
     return StartFailure(reason, fix, tuple(names), max(failure.exit_code for failure in each))
 
 
-def is_planned(asked: Asked) -> bool:
+def is_planned(asked: RunOptions) -> bool:
     """True if a run would make, or offer to make, an environment that no host has; not one that the call names."""
     return asked.install or asked.env == DEFAULT_ENV
 

@@ -27,11 +27,11 @@ from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.launch.rank_distribution import ranks_on
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes, parts_of
 from ipexctl.node.common.plan import PlannedProject
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.modules import Import, is_anywhere
@@ -367,7 +367,7 @@ def _check_before_install(start: RunStart, wanted: InstallRequest) -> str:
 
     Return a note to show, or an empty text. Raises a StartError if the run could not start.
     """
-    context = start.gather(before_install=True)
+    context = start.gather_context(before_install=True)
     distribution = ranks_on(context.hosts, context.facts, context.asked)
     if isinstance(distribution, Refusal):
         raise StartError(distribution)
@@ -376,7 +376,7 @@ def _check_before_install(start: RunStart, wanted: InstallRequest) -> str:
     return check_new_environment(context, wanted)
 
 
-def check_new_environment(context: Gathered, wanted: InstallRequest) -> str:
+def check_new_environment(context: RunContext, wanted: InstallRequest) -> str:
     """Check that an environment made of a stack alone would have the modules that the script imports.
 
     Returns a note to show, or an empty text. Raises a StartError if a module would certainly be missing.
@@ -521,7 +521,7 @@ def _options_for(layout: ProjectLayout, files: Iterable[str]) -> str:
     return " ".join(f"-r {shlex.quote(str(path))}" for path in _paths(layout, files))
 
 
-def with_left_out(project: PlannedProject, asked: Asked, wanted: InstallRequest) -> PlannedProject:
+def with_left_out(project: PlannedProject, asked: RunOptions, wanted: InstallRequest) -> PlannedProject:
     """Return the project with the requirements files that `run --install` uses, and those that it leaves out. Pure."""
     if not takes_own_requirements(asked):
         return project._replace(requirements=())

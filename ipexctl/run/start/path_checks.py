@@ -22,7 +22,7 @@ from ipexctl.files.sent_manifest import Manifest
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.run_context import RankEnv
 from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.limits import PATIENCE

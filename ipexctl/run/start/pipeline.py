@@ -28,7 +28,7 @@ from ipexctl.homes.registry import RunRegistry, new_id, new_record
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.python_env import own_paths
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
@@ -170,10 +170,12 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
     return StartedRun(record, launch)
 
 
-def _plan(start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run: bool = False) -> tuple[Gathered, Plan]:
+def _plan(
+    start: RunStart, run: str, *, locks: HostLocks | None = None, dry_run: bool = False
+) -> tuple[RunContext, Plan]:
     """Gather what the plan needs, and make it. Raises a StartError, and a UserError if the call names ranks to show
     that the plan does not have."""
-    spec, context = start.spec, start.gather(dry_run=dry_run)
+    spec, context = start.spec, start.gather_context(dry_run=dry_run)
     if dry_run:
         start.project.content()  # named before any note
         start.show(context.notes)  # also for a run that is refused
@@ -198,7 +200,7 @@ def _lock_hosts(start: RunStart, run: str, at_end: ExitStack) -> HostLocks:
     return locks
 
 
-def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
+def _preflight(start: RunStart, context: RunContext, plan: Plan) -> ConnectivityRecord | None:
     """Check the connections between the nodes and the script's imports at the same time. Return the record of the
     connections. If both checks fail, raise the failure of the connections."""
     nodes = context.spec.nodes_of(plan)
@@ -211,7 +213,7 @@ def _preflight(start: RunStart, context: Gathered, plan: Plan) -> ConnectivityRe
     return connectivity.result()
 
 
-def make_plan(context: Gathered, run: str) -> Plan:
+def make_plan(context: RunContext, run: str) -> Plan:
     """Return the plan of a run, without a working directory: `with_tree_paths` adds it once the hosts have the project.
     Raises a StartError if the run must not or cannot start."""
     spec = context.spec

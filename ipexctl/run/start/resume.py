@@ -23,10 +23,10 @@ from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, ipexctl_command, join_fixes
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import LaterWrite, RunStatus, has_gone_on
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
 from ipexctl.node.files.kept_checkpoint import KeepRequest, KeptCheckpoint
@@ -225,7 +225,7 @@ def _find_kept(
     return answers
 
 
-def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: Asked, cwd: str) -> Fix:
+def describe_kept(kept: Mapping[str, KeptCheckpoint], asked: RunOptions, cwd: str) -> Fix:
     """Return what is known of the checkpoint before the start: which hosts have it, and what was in its place. Pure."""
     hosts_with: dict[str, list[str]] = {}
     for host, checkpoint in kept.items():

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ipexctl.facts.gather import HostFacts, gather_facts
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.placeholders import fill_run
 from ipexctl.remote.connector import OpenHosts, SessionPool
-from ipexctl.run.start.context import gather
+from ipexctl.run.start.context import gather_context
 from ipexctl.run.start.start_notes import ShownNotes
 from ipexctl.run.start.upload import ProjectUpload
 from ipexctl.run.start.watcher import StartWatcher
@@ -64,11 +64,11 @@ class RunStart:
         """Read the project and the hosts again when they are next needed."""
         self._project, self._probed = None, ()
 
-    def gather(self, *, dry_run: bool = False, before_install: bool = False) -> Gathered:
+    def gather_context(self, *, dry_run: bool = False, before_install: bool = False) -> RunContext:
         """Return what a plan needs of the hosts, with the packages of a planned install. Raises a StartError if the
         hosts cannot run the spec."""
-        gathered = gather(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
-        return replace(gathered, env=replace(gathered.env, packages={**gathered.env.packages, **self.packages}))
+        context = gather_context(self.spec, self.pool, self.probe, dry_run=dry_run, before_install=before_install)
+        return replace(context, env=replace(context.env, packages={**context.env.packages, **self.packages}))
 
     def show(self, notes: Iterable[str]) -> None:
         """Show the notes, skipping empty ones and those that this call has shown before."""

@@ -20,11 +20,11 @@ from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host, quote
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.packages import known_packages
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.spec import RunSpec
 from ipexctl.limits import PATIENCE
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command, join_fixes
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import install_command
 from ipexctl.projects.declared_indexes import index_for
@@ -74,7 +74,7 @@ def with_sent_files(script: ScriptFile, sent: Collection[str]) -> ScriptFile:
     return replace(script, imports=(*script.imports, *unsent)) if unsent else script
 
 
-def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
+def with_environment(script: ScriptFile, context: RunContext) -> ScriptFile:
     """Add what the environment and the options of the call mean for the script's imports and their fixes."""
     spec, asked = context.spec, context.asked
     doubt, doubts_all = script.doubt, script.doubts_all
@@ -167,7 +167,7 @@ def _directory_of(layout: ProjectLayout, owner: OwnPackage | None) -> str:
 
 
 def check_on_hosts(
-    context: Gathered, hosts: Sequence[Host], content: Project | None, pool: SessionPool
+    context: RunContext, hosts: Sequence[Host], content: Project | None, pool: SessionPool
 ) -> Iterator[str]:
     """Yield notes on why the script may fail on these hosts; raise a StartError if it certainly would.
 
@@ -204,7 +204,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
     return check_imports(script, {name: missing for name, (missing, _) in answers.items()})
 
 
-def check_tool(hosts: Sequence[Host], python: str, asked: Asked, pool: SessionPool) -> None:
+def check_tool(hosts: Sequence[Host], python: str, asked: RunOptions, pool: SessionPool) -> None:
     """Refuse a command that is not in the environment's bin directory. Takes one round trip to each host."""
     path = posixpath.join(posixpath.dirname(python), asked.script)
     command = Command.argv("test", "-x", path)._replace(label="check the command")
@@ -411,7 +411,7 @@ def find_package(module: str, script: ScriptFile) -> str:
     return next(required, known[0] if known else "")
 
 
-def takes_own_requirements(asked: Asked) -> bool:
+def takes_own_requirements(asked: RunOptions) -> bool:
     """True if an install takes the project's own requirements, because the call names no packages and no Python."""
     return asked.takes_own_requirements and not (asked.packages or asked.requirements) and asked.python is None
 
@@ -429,7 +429,7 @@ def install_by_run(spec: RunSpec) -> FixCommand | None:
     return ipexctl_command("run", "--install", argv=asked.program)
 
 
-def note_on_lacking(context: Gathered) -> str:
+def note_on_lacking(context: RunContext) -> str:
     """Return a note on required packages that the environment lacks; empty if it has all. The script may need them."""
     spec, env = context.spec, context.env
     call = install_by_run(spec)
@@ -450,7 +450,7 @@ def note_on_lacking(context: Gathered) -> str:
     return Fix("the environment {what}: {call}", what=what, call=call)
 
 
-def _has_all_requirements(context: Gathered) -> bool:
+def _has_all_requirements(context: RunContext) -> bool:
     """True if the environment was made from the project's requirements as they are now.
 
     This is known only with requirements that a build backend reads: they are compared by their digests.
@@ -458,7 +458,7 @@ def _has_all_requirements(context: Gathered) -> bool:
     return bool(context.spec.project.requirements.asked) and not any(_lacking(context))
 
 
-def _lacking(context: Gathered) -> tuple[Sequence[str], Sequence[str]]:
+def _lacking(context: RunContext) -> tuple[Sequence[str], Sequence[str]]:
     """Compare the environment with the project's requirements.
 
     Returns the packages that the environment lacks, and the files that only a build backend can read and that have

@@ -19,7 +19,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.host import quote
-from ipexctl.launch.request import MPI_MODULES
+from ipexctl.launch.run_context import MPI_MODULES
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.modules import (

@@ -27,7 +27,7 @@ from ipexctl.launch.accelerate_env import before, unsupported_settings
 from ipexctl.launch.launchers.cpu_options import RESUMES, is_of_trl
 from ipexctl.launch.launchers.line import is_shell, launcher_inside
 from ipexctl.launch.other_runs import notes_on
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.spec import RunSpec
 from ipexctl.launch.training_memory import DATA, MODEL
 from ipexctl.node.common.fix import Fix, ipexctl_command
@@ -63,7 +63,7 @@ SCRIPT_CHECKS: Final[tuple[Callable[[RunSpec, Mapping[str, str]], None], ...]] =
 # Notes that are in the plan
 
 
-def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
+def copies_notes(context: RunContext, plan: Plan) -> tuple[str, ...]:
     """Refuse to start several copies of a command that may start the ranks itself: a shell script, or a launcher.
 
     A call with -n or --ppn says how many ranks are wanted, so it is never refused. A shell's commands behind `--` get a
@@ -89,7 +89,7 @@ def copies_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
     raise StartError.because(reason, fix, exit_code=2)
 
 
-def accelerate_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
+def accelerate_notes(context: RunContext, _: Plan) -> tuple[str, ...]:
     """Warn of fields of an accelerate config that ipexctl does not follow."""
     config = context.spec.accelerate
     if config is None:
@@ -103,11 +103,11 @@ def accelerate_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
 # Notes that only the call shows
 
 
-def _installed(context: Gathered) -> Mapping[str, str]:
+def _installed(context: RunContext) -> Mapping[str, str]:
     return context.env.packages if context.env.is_installed else {}
 
 
-def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
+def job_notes(context: RunContext, _: Plan) -> tuple[str, ...]:
     """Warn that the job ends soon, or with this call; outside of a job, that a scheduler manages the hosts."""
     seconds, job = context.job_seconds, context.transport.job_title(context.job)
     if seconds is not None and seconds < _SOON:
@@ -128,7 +128,7 @@ def job_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
     return (note,)
 
 
-def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
+def logind_notes(context: RunContext, _: Plan) -> tuple[str, ...]:
     """Warn that logind on node0 ends the run when its account logs out there for the last time."""
     name = context.hosts[0].name
     logind = context.facts[name].logind
@@ -138,7 +138,7 @@ def logind_notes(context: Gathered, _: Plan) -> tuple[str, ...]:
     return (f"{note}; `loginctl enable-linger` there, once, prevents that",)
 
 
-def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+def restart_notes(context: RunContext, plan: Plan) -> Iterator[str]:
     """Warn that a checkpoint which rank 0 writes is only on its host, where ranks are restarted without
     --checkpoint."""
     asked = context.asked
@@ -155,7 +155,7 @@ def restart_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         )
 
 
-def batch_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+def batch_notes(context: RunContext, plan: Plan) -> Iterator[str]:
     """Warn that a resumed run with fewer ranks than the first one has a smaller global batch, unless the script reads
     $IPEXCTL_FIRST_WORLD_SIZE."""
     script = context.spec.project.script
@@ -174,7 +174,7 @@ class LibraryRule(NamedTuple):
     library: str
     is_affected: Callable[[str], bool]
     """Of the installed version, as in `1.14.0`."""
-    applies: Callable[[Gathered, Plan], bool]
+    applies: Callable[[RunContext, Plan], bool]
     """True for a run that meets the fault."""
     text: str
     """What the library does; `{version}` and `{ranks}` are filled in."""
@@ -184,7 +184,7 @@ class LibraryRule(NamedTuple):
     """True if the run would overwrite or fail at once, so that it does not start."""
 
 
-def _resumes_trl(context: Gathered, plan: Plan) -> bool:
+def _resumes_trl(context: RunContext, plan: Plan) -> bool:
     names_checkpoint = any(argument.startswith(RESUMES) for argument in context.asked.argv[1:])
     return bool(context.asked.resumed) and names_checkpoint and is_of_trl(plan.asked)
 
@@ -194,14 +194,14 @@ def _has_group(plan: Plan) -> bool:
     return plan.world_size > 1 and plan.backend != "none"
 
 
-def _resumes_trainer_on_indexed_cpus(context: Gathered, plan: Plan) -> bool:
+def _resumes_trainer_on_indexed_cpus(context: RunContext, plan: Plan) -> bool:
     script, accelerate = context.spec.project.script, context.env.packages.get("accelerate", "")
     is_trainer = script is not None and any(imported.module == "transformers" for imported in script.imports)
     is_resuming = bool(context.asked.checkpoint or context.asked.resumed)
     return is_trainer and is_resuming and _has_group(plan) and not before(accelerate, INDEXED_CPU)
 
 
-def _may_multiply_loss(context: Gathered, plan: Plan) -> bool:
+def _may_multiply_loss(context: RunContext, plan: Plan) -> bool:
     script = context.spec.project.script
     is_set = any(SETTING in argument for argument in context.asked.argv)
     return script is not None and script.uses_trainer and _has_group(plan) and not is_set
@@ -250,7 +250,7 @@ LIBRARY_RULES: Final = (
 )
 
 
-def library_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+def library_notes(context: RunContext, plan: Plan) -> Iterator[str]:
     """Warn of what `LIBRARY_RULES` know of the installed versions. Raise a StartError for a rule that refuses."""
     for rule in LIBRARY_RULES:
         version = context.env.packages.get(rule.library, "")
@@ -265,7 +265,7 @@ def library_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         yield Fix("{text}; {fix}", text=text, fix=fix) if rule.needs else text
 
 
-def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
+def missing_notes(context: RunContext, plan: Plan) -> Iterator[str]:
     """Warn of a model or data set of the command line that hosts lack and cannot load from the hub."""
     hub = {host.name: context.hub[host.name] for host in plan.hosts if host.name in context.hub}
     for option, what, prefix in ((MODEL, "model", "hf:"), (DATA, "data set", "hf-dataset:")):
@@ -291,7 +291,7 @@ def missing_notes(context: Gathered, plan: Plan) -> Iterator[str]:
         yield Fix("{where}; to bring it: {push}{then}", where=where, push=push, then=then)
 
 
-def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
+def hiding_notes(context: RunContext, _: Plan) -> Iterator[str]:
     """Warn of files at the project's root that hide an installed package of the same name."""
     layout = context.spec.project.layout
     for package in _installed(context):
@@ -301,7 +301,7 @@ def hiding_notes(context: Gathered, _: Plan) -> Iterator[str]:
                 yield f"{file} in the project hides the installed package {package}"
 
 
-def shell_notes(_: Gathered, plan: Plan) -> Iterator[str]:
+def shell_notes(_: RunContext, plan: Plan) -> Iterator[str]:
     """Warn that the plan does not take the OMP_NUM_THREADS of the user's shell."""
     name = "OMP_NUM_THREADS"
     own = os.environ.get(name, "")
@@ -311,7 +311,7 @@ def shell_notes(_: Gathered, plan: Plan) -> Iterator[str]:
         yield f"{name}={own} of this shell does not reach the ranks; to use it: -x {name}, or --omp {own}"
 
 
-Note = Callable[[Gathered, Plan], Iterable[str]]
+Note = Callable[[RunContext, Plan], Iterable[str]]
 PLAN_NOTES: Final[tuple[Note, ...]] = (copies_notes, lambda _, plan: plan.notes, accelerate_notes)
 """In `Plan.notes`. `copies_notes` also raises a StartError."""
 DRY_RUN_NOTES: Final[tuple[Note, ...]] = (
@@ -332,7 +332,7 @@ BEFORE_START_NOTES: Final[tuple[Note, ...]] = (
 AFTER_START_NOTES: Final[tuple[Note, ...]] = (lambda _, plan: plan.notes, logind_notes)
 
 
-def collect_notes(notes: Sequence[Note], context: Gathered, plan: Plan) -> Iterator[str]:
+def collect_notes(notes: Sequence[Note], context: RunContext, plan: Plan) -> Iterator[str]:
     """Yield the texts of all notes, in their order."""
     return (text for note in notes for text in note(context, plan))
 

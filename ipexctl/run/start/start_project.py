@@ -31,9 +31,9 @@ from ipexctl.launch.launchers.line import is_shell, split_variables
 from ipexctl.launch.launchers.program import SHELL_FILES, read_program
 from ipexctl.launch.launchers.shell_script import python_lines
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix, FixCommand, ipexctl_command
 from ipexctl.node.common.plan import Commit
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.projects.declaration import FILES, is_below
 from ipexctl.projects.layout import ProjectLayout, read_layout
 from ipexctl.projects.modules import find_module
@@ -152,7 +152,7 @@ def _python_of(shell_script: str, argv: Sequence[str], workdir: Path, layout: Pr
     return replace(first, imports=tuple(imports.values()))
 
 
-def _root_of(asked: Asked, script: Path | None, cwd: Path) -> tuple[Path, str]:
+def _root_of(asked: RunOptions, script: Path | None, cwd: Path) -> tuple[Path, str]:
     """Return the project's root, and the ranks' working directory relative to it. Raises a UserError for a directory
     that cannot be a project, such as the home directory."""
     if asked.cwd is not None and (problem := path_problem(cwd / asked.cwd, "directory")):
@@ -329,7 +329,7 @@ def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: FixCommand | Non
     return _call(before, (*spec.asked.argv[:at], scripts[0], *spec.asked.argv[at + 1 :]))
 
 
-def _module_fix(asked: Asked, cwd: Path, before: FixCommand | None) -> str:
+def _module_fix(asked: RunOptions, cwd: Path, before: FixCommand | None) -> str:
     """Return the call with -m for a package of the project whose directory was typed as the script; empty if there is
     none."""
     name = Path(asked.script).name

@@ -18,11 +18,11 @@ from ipexctl.file_reader import VARIABLES, decode_text, read_typed
 from ipexctl.hosts.host import Host, quote
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.run_options import DECLARED
-from ipexctl.node.common.asked import Asked, Export
+from ipexctl.launch.run_declarations import DECLARED
 from ipexctl.node.common.fix import Fix, ipexctl_command
 from ipexctl.node.common.placeholders import NAMES, find_wrong_name
 from ipexctl.node.common.plan import OtherRun, Plan
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, exit_code
@@ -92,7 +92,7 @@ def ask_all(hosts: Sequence[Host], pool: SessionPool, ask: Callable[[Host, Sessi
     return {host.name: outcomes[host.name].result_or(fail) for host in hosts}
 
 
-def set_options(asked: Asked, given: Mapping[str, Any]) -> Asked:
+def set_options(asked: RunOptions, given: Mapping[str, Any]) -> RunOptions:
     """Return `asked` with the options of `given`: name → value, as the command line, a playbook or a program gives it.
     Names that are no option of a run are left alone."""
     values = {name: given[name] for name in DECLARED if name in given}
@@ -118,7 +118,7 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
         )
 
 
-def check_request(asked: Asked) -> None:
+def check_request(asked: RunOptions) -> None:
     """Refuse options that are wrong on any host. Raises a UserError."""
     if (refusal := check_options(asked)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
@@ -146,7 +146,7 @@ def check_request(asked: Asked) -> None:
         )
 
 
-def _fix_relative_path(asked: Asked, option: str, path: str) -> Fix:
+def _fix_relative_path(asked: RunOptions, option: str, path: str) -> Fix:
     """Return what to type in place of a relative path: `--python 3.11` and `--python python3` are no paths at all."""
     if option == "--python" and re.fullmatch(r"[0-9.]+", path):
         return Fix("to install with it: `ipexctl install --python {path}`; then run without --python", path=path)
@@ -171,7 +171,7 @@ def _refuse_placeholder(argv: Sequence[str]) -> None:
         )
 
 
-def check_packages(asked: Asked) -> None:
+def check_packages(asked: RunOptions) -> None:
     """Refuse options for packages that contradict one another. Raises a UserError."""
     if (asked.extra or asked.group) and (asked.packages or asked.requirements or not asked.takes_own_requirements):
         raise UserError(
@@ -194,7 +194,7 @@ def _is_path_of_checkpoint(path: str) -> bool:
     return is_plain and not is_own and not path.startswith("~")
 
 
-def refuse_bad_rank_counts(asked: Asked, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
+def refuse_bad_rank_counts(asked: RunOptions, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
     """Refuse numbers of ranks that do not fit the hosts, as far as it is known before they are contacted.
 
     `shown`: ranks whose output the call shows. Raises a UserError."""
@@ -270,7 +270,7 @@ def _read_env_file(path: Path) -> dict[str, str]:
     return variables
 
 
-def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
+def check_pool(asked: RunOptions, hosts: Sequence[Host]) -> Refusal | None:
     """Return why --min-hosts cannot be met on these hosts, before one is contacted; None if it can."""
     if asked.min_hosts is not None and asked.min_hosts > len(hosts):
         return Refusal(
@@ -280,7 +280,7 @@ def check_pool(asked: Asked, hosts: Sequence[Host]) -> Refusal | None:
     return None
 
 
-def check_pool_plan(asked: Asked, pool_plan: Plan) -> Refusal | None:
+def check_pool_plan(asked: RunOptions, pool_plan: Plan) -> Refusal | None:
     """Return why no attempt with fewer hosts would be possible, from the plan with all of them; None if one would."""
     node0 = pool_plan.node0
     if pool_plan.hosts[0].name != node0:

@@ -22,7 +22,7 @@ from ipexctl.files.sent_manifest import Manifest
 from ipexctl.homes.pending import abandoned_runs, runs_directory
 from ipexctl.hosts.host import quote
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.remote.connector import OpenHosts
@@ -94,7 +94,7 @@ class ProjectUpload:
 
         self._query = run_in_background(query, "tree")
 
-    def upload(self, context: Gathered, preflight: Future[ConnectivityRecord | None] | None = None) -> float:
+    def upload(self, context: RunContext, preflight: Future[ConnectivityRecord | None] | None = None) -> float:
         """Upload the files that the hosts lack, once `preflight` has passed, and set `tree`.
 
         Return how many seconds the upload took. Raises a StartError if a host could not be synced, or if `preflight`

@@ -11,7 +11,7 @@ from ipexctl.remote.outcome import Watch, ignore_event
 
 if TYPE_CHECKING:
     from ipexctl.homes.registry import RunRecord
-    from ipexctl.launch.request import Gathered
+    from ipexctl.launch.run_context import RunContext
     from ipexctl.node.common.plan import Plan
     from ipexctl.remote.connector import SessionPool
     from ipexctl.run.start.begin import Launch
@@ -33,7 +33,7 @@ class PlannedRun:
     """The result of a dry run."""
 
     plan: Plan
-    context: Gathered
+    context: RunContext
 
 
 class StartWatcher:

@@ -19,13 +19,13 @@ from typer.main import get_command
 from case_table import case_table, lines_of
 from ipexctl.commands import config_file
 from ipexctl.commands.app import app, commands, defaults_of
-from ipexctl.commands.defaults import _VARIABLES, REFUSED, command_specs, shared_options
-from ipexctl.commands.launch_call import options_of_run, read_launch_call
-from ipexctl.commands.shared_options import ConfiguredCommand, Home, Targets
+from ipexctl.commands.defaults import _VARIABLES, REFUSED, command_specs, option_groups
+from ipexctl.commands.option_groups import ConfiguredCommand, Home, Targets
+from ipexctl.commands.spec_of_call import options_of_run, read_launch_call
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
-from ipexctl.launch.run_options import DECLARED
-from ipexctl.node.common.asked import Asked
+from ipexctl.launch.run_declarations import DECLARED
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import option_text
 
 if sys.version_info >= (3, 11):
@@ -311,7 +311,7 @@ def test_suggested_commands_have_the_options_that_choose_the_environment(project
     """
     (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nmpi = 'openmpi'\n")
     context = parse("run", "-n", "4", "--python", "/opt/my py", "--cwd", ".", "--backend", "gloo", "train.py")
-    asked = Asked(**{name: context.params[name] for name in DECLARED})
+    asked = RunOptions(**{name: context.params[name] for name in DECLARED})
     chosen = option_text(options_of_run(asked, targets_of(context)))
     assert chosen == " -n 4 --python '/opt/my py' --cwd ."
 
@@ -433,5 +433,5 @@ def test_config_init_writes_a_file_that_is_accepted(project: Path) -> None:
 
 
 def test_the_groups_of_shared_options_are_disjoint() -> None:
-    keys = [key for group in shared_options() for key in group]
+    keys = [key for group in option_groups() for key in group]
     assert len(keys) == len(set(keys))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.commands.option_groups import Targets
 from ipexctl.commands.push_command import _with_hosts, show
-from ipexctl.commands.shared_options import Targets
 from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.push_files import PushReport, PushResult

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ipexctl.commands.resumed_arguments import TypedWords, change_arguments, has_shell_line, split_typed
-from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.run_options import RunOptions
 
 
 def read_own(words: Sequence[str]) -> tuple[tuple[str, ...], int]:
@@ -71,7 +71,7 @@ def test_words_beside_resume_are_ours_or_the_scripts(
 def test_a_typed_option_replaces_that_of_its_name(
     recorded: str, arguments: str, typed: str, resumed: str, change: str
 ) -> None:
-    asked = Asked("script", ("t.py", *shlex.split(arguments)))
+    asked = RunOptions("script", ("t.py", *shlex.split(arguments)))
     options = split_typed(["--", *shlex.split(typed)], read_own).options
     words, note = change_arguments(shlex.split(recorded), asked, options)
     assert shlex.join(words) == resumed
@@ -80,7 +80,7 @@ def test_a_typed_option_replaces_that_of_its_name(
 
 
 def test_the_note_has_what_was_replaced_and_what_is_new() -> None:
-    asked = Asked("script", ("t.py", "--steps", "20", "--x", "a b"))
+    asked = RunOptions("script", ("t.py", "--steps", "20", "--x", "a b"))
     typed = (("--x", "c"), ("--warmup", "3"))
     note = change_arguments(("t.py", "--steps", "20", "--x", "a b"), asked, typed)[1]
     assert note == "in the arguments of the run, --x c replaces --x 'a b'; --warmup 3 is added"
@@ -88,7 +88,7 @@ def test_the_note_has_what_was_replaced_and_what_is_new() -> None:
 
 def test_nothing_typed_changes_nothing() -> None:
     words = ["-x", "t.py", "--steps", "20", "--", "z"]
-    assert change_arguments(words, Asked("script", ("t.py", "--steps", "20", "--", "z")), ()) == (words, "")
+    assert change_arguments(words, RunOptions("script", ("t.py", "--steps", "20", "--", "z")), ()) == (words, "")
     assert split_typed((), read_own) == TypedWords()
 
 
@@ -96,4 +96,4 @@ def test_nothing_typed_changes_nothing() -> None:
     ("argv", "has_line"), [("sh -c x", True), ("/bin/bash -c x", True), ("sh t.sh", False), ("t -c x", False)]
 )
 def test_the_arguments_in_a_line_of_a_shell_are_out_of_reach(argv: str, has_line: bool) -> None:
-    assert has_shell_line(Asked("command", tuple(argv.split()))) is has_line
+    assert has_shell_line(RunOptions("command", tuple(argv.split()))) is has_line

@@ -14,9 +14,9 @@ from typer.main import get_command
 
 from ipexctl.commands.app import app
 from ipexctl.commands.interrupt import Interrupt
-from ipexctl.commands.launch_call import note_on_arguments
 from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
 from ipexctl.commands.run_command import merged
+from ipexctl.commands.spec_of_call import note_on_arguments
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.homes.registry import RunRegistry, lacking_line, read_failed_call
 from ipexctl.node.common.fix import Fix

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.commands.app import ConfiguredValue
 from ipexctl.commands.fetch_command import fetch_command
-from ipexctl.commands.run_calls import find_runs
-from ipexctl.commands.shared_options import Output, RunHosts
+from ipexctl.commands.named_runs import find_runs
+from ipexctl.commands.option_groups import Output, RunHosts
 from ipexctl.commands.wait_command import wait_command
 from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult

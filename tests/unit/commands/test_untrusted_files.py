@@ -14,7 +14,7 @@ from ipexctl.addons.play.variables import read_vars_dirs
 from ipexctl.commands.app import defaults_of
 from ipexctl.commands.config_file import config_files
 from ipexctl.commands.defaults import files_of
-from ipexctl.commands.shared_options import Home
+from ipexctl.commands.option_groups import Home
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.select import HostRequest, select_hosts
@@ -207,7 +207,7 @@ def test_config_may_be_a_pipe_of_the_call(project: Path) -> None:
 
 
 def test_an_option_of_the_script_called_config_needs_no_note(project: Path) -> None:
-    from ipexctl.commands.launch_call import note_on_arguments
+    from ipexctl.commands.spec_of_call import note_on_arguments
 
     (project / "train.py").write_text("")
     context: Any = parse("run", "train.py", "--config", "x.yaml", "--ppn", "2")

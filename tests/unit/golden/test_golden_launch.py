@@ -25,10 +25,10 @@ from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import unsupported_settings
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.run_context import RankEnv
 from ipexctl.launch.spec import AccelerateConfig
-from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.ui.launch_plan import plan_lines
 from plan_helpers import spec_of
@@ -142,7 +142,7 @@ def refusals() -> list[Case]:
     }
     found = [(name, refusal(*machines, **options)) for name, (machines, options) in scenes.items()]
     for options in NUMBERS:
-        refused_options = check_options(Asked(argv=("train.py",), **options))
+        refused_options = check_options(RunOptions(argv=("train.py",), **options))
         assert refused_options is not None
         found.append((f"{options}", refused_options))
     for limits, n, ppn in DISTRIBUTIONS:
@@ -172,7 +172,7 @@ def adding() -> list[Case]:
     )
     asked = [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
     by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
-    refusal = check_options(Asked(argv=("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "-x", "shared"),)))
+    refusal = check_options(RunOptions(argv=("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "-x", "shared"),)))
     assert refusal is not None
     return [
         *(Case("choice", choice) for each in (*asked, *by_auto) for choice in each.choices if "all-reduce" in choice),

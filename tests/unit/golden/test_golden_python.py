@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from golden_file import Case, golden_diff
 
 import ipexctl
-from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.run_declarations import DECLARED
 from ipexctl.remote.outcome import ignore_event
 from measures import ROOT
 
@@ -61,11 +61,11 @@ def test_signatures_are_those_that_were_promised() -> None:
 
 def test_keywords_of_a_run_are_written_from_its_options() -> None:
     """Type checkers derive no TypedDict from a NamedTuple; with IPEXCTL_GOLDEN=write, this test writes it."""
-    types = _fields("ipexctl/node/common/asked.py", "Asked")
+    types = _fields("ipexctl/node/common/run_options.py", "RunOptions")
     declared = {name: types[name] for name in DECLARED} | {"cwd": "str | Path | None"}
     lines = [f"        {name}: {kind}\n" for name, kind in declared.items()]
     derived = "".join(lines).replace("tuple[str, ...]", "Sequence[str]").replace("'", '"')
-    path = ROOT / "ipexctl/launch/run_options.py"
+    path = ROOT / "ipexctl/launch/run_declarations.py"
     before, head, block = path.read_text().partition(_KEYWORDS)
     _, end, after = block.partition("\n\n\n")
     if os.environ.get("IPEXCTL_GOLDEN") == "write":

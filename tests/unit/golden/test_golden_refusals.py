@@ -26,8 +26,8 @@ from case_table import literals_of
 from ipexctl.addons.lab.faults import check_possible, find_fault, pick_host, read_arguments
 from ipexctl.addons.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.addons.lab.lab_system import lab_problem
+from ipexctl.commands.option_groups import Targets
 from ipexctl.commands.push_command import _with_hosts
-from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
 from ipexctl.files.push_source import list_source, parse_target
 from ipexctl.hosts.host import Host, check_user, home_on_nodes

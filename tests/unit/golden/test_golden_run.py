@@ -26,10 +26,10 @@ from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.fix import read_command
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.option_declaration import NOT_TYPED, TypedCall
 from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.reply import Reply
@@ -171,7 +171,7 @@ def calls() -> list[Case]:
         "elsewhere": {"typed": TypedCall(directory="/a b")},
     }
     script = TypedWords(options=(("--lr", "1"),), positional=("train.py",))
-    option, in_shell = TypedWords(options=(("--lr", "1"),)), Asked("command", ("sh", "-c", "train"))
+    option, in_shell = TypedWords(options=(("--lr", "1"),)), RunOptions("command", ("sh", "-c", "train"))
     return [
         *(refusal("run request", check_request, request_with(**each).asked) for each in REQUESTS),
         *(

@@ -16,7 +16,7 @@ from ipexctl.facts.software import Software
 from ipexctl.facts.system_facts import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import EarlierMemory, Gathered, RankEnv
+from ipexctl.launch.run_context import EarlierMemory, RankEnv, RunContext
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.node.hub.hub_check import FoundHub
 from ipexctl.projects.modules import Import
@@ -130,7 +130,7 @@ def request(
     of_tool: Mapping[str, str] | None = None,
     imports: Sequence[str] = (),
     **options: Any,
-) -> Gathered:
+) -> RunContext:
     """The input of the planner for node1, node2 … with these facts, which may have more ranks than cores."""
     numbers = range(1, len(machines) + 1)
 
@@ -145,7 +145,7 @@ def request(
     imported = tuple(Import(name, 1) for name in imports)
     script = ScriptFile("train.py", text, imports=imported, uses_accelerate=uses_accelerate, mpi_import=mpi_import)
     project = ProjectLocation(ROOT, ".", command, script)
-    return Gathered(
+    return RunContext(
         spec_of(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),
         {host.name: facts for host, facts in zip(hosts, machines, strict=True)},
         addresses if internal is None else internal,

@@ -11,10 +11,10 @@ from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 from ipexctl.facts.system_facts import Memory, System
 from ipexctl.launch.allreduce import AUTO_CALLS, CALLS
 from ipexctl.launch.overrides import check_options
-from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.asked import Asked, Export
+from ipexctl.launch.run_context import RankEnv
 from ipexctl.node.common.plan import Plan, to_json
 from ipexctl.node.common.rank_options import ALLREDUCE, WIRE, Choice
+from ipexctl.node.common.run_options import Export, RunOptions
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -231,7 +231,7 @@ def test_a_processor_of_another_kind_is_named() -> None:
     ],
 )
 def test_contradictions_are_refused_before_a_host_is_contacted(options: dict[str, Any], words: str) -> None:
-    refusal = check_options(Asked(argv=("train.py",), **options))
+    refusal = check_options(RunOptions(argv=("train.py",), **options))
     assert refusal is not None
     assert words in refusal.reason
     assert refusal.fix

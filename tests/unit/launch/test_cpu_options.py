@@ -9,7 +9,7 @@ import pytest
 
 from ipexctl.launch.launchers.cpu_options import given_options, with_cpu_options
 from ipexctl.launch.launchers.unwrap import unwrap
-from ipexctl.node.common.asked import CommandKind
+from ipexctl.node.common.run_options import CommandKind
 from plan_helpers import spec_of
 
 TRAINER = "from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import AMX, AVX512, STOCK, cpu, machine, plan, value
 
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.common.rank_options import AUTOCAST as AUTOCAST_OPTION
 from ipexctl.node.common.rank_options import FUSED_OPTIMIZER
+from ipexctl.node.common.run_options import Export
 
 TORCH = {version: replace(STOCK, packages={"torch": version}) for version in ("2.0.1", "2.3.1", "2.4.0")}
 OFF = {"exports": (Export("IPEXCTL_HOOKS", "-x", "off"),)}

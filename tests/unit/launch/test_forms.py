@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_printed_lines import printed, spec_of_call
 
-from ipexctl.node.common.asked import Asked
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.run.start.script_imports import install_by_run
 from plan_helpers import changed
 
@@ -66,7 +66,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def value_of(asked: Asked) -> tuple[object, ...]:
+def value_of(asked: RunOptions) -> tuple[object, ...]:
     return asked.kind, asked.argv, asked.in_front, asked.python_flags
 
 

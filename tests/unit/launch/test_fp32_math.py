@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from launch_helpers import AMX, AVX512, IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.common.rank_options import FP32_MATH, Choice
+from ipexctl.node.common.run_options import Export
 
 OLD = replace(STOCK, packages={"torch": "2.2.2"})
 OLD_IPEX = replace(IPEX, packages={**IPEX.packages, "torch": "2.2.0"})

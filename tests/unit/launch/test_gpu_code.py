@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import STOCK, cpu, machine, plan, value
 
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.lever_records import LeverNote, asked_levers
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.common.rank_options import GPU_CODE, Choice
+from ipexctl.node.common.run_options import Export
 
 FOR_GPUS = {"torch": "2.13.0", "nvidia-cublas-cu12": "12.8"}
 

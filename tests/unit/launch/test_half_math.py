@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import AMX, AVX512, IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.node.common.asked import Asked, Export
 from ipexctl.node.common.lever_records import LeverNote, asked_levers
 from ipexctl.node.common.plan import Plan, to_json
 from ipexctl.node.common.rank_options import HALF_MATH, Choice
+from ipexctl.node.common.run_options import Export, RunOptions
 
 OFF = (Export("IPEXCTL_HOOKS", "-x", "off"),)
 OWN, ACTED = LeverNote("half_math", False, 0, "own"), LeverNote("half_math", True, 7, "")
@@ -70,7 +70,7 @@ def test_fast_leaves_autocast_out_where_bf16_is_widened() -> None:
 def test_the_end_of_a_run_tells_of_it_if_a_rank_does(
     notes: list[list[LeverNote]], acted: bool | None, steps: int | None
 ) -> None:
-    levers = asked_levers(Plan("", "", "", Asked()), notes)
+    levers = asked_levers(Plan("", "", "", RunOptions()), notes)
     assert [(lever.option, lever.acted, lever.steps) for lever in levers] == (
         [("--half-math auto", acted, steps)] if acted is not None else []
     )

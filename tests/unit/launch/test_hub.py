@@ -10,7 +10,7 @@ from launch_helpers import chosen, cpu, machine, plan, value
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.launch.hub_settings import OFFLINE_NAMES
-from ipexctl.node.common.asked import Export
+from ipexctl.node.common.run_options import Export
 from ipexctl.node.hub.hub_check import FoundHub
 
 HOME = "/home/me/.ipexctl/hub"

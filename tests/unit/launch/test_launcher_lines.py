@@ -21,8 +21,8 @@ from ipexctl.launch.launchers.shell_script import find_launcher
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.spec import AccelerateConfig, RunSpec
-from ipexctl.node.common.asked import CommandKind, Export
 from ipexctl.node.common.plan import Plan, command_of
+from ipexctl.node.common.run_options import CommandKind, Export
 from ipexctl.projects.script_file import ScriptFile
 from message_data import missing
 from plan_helpers import changed, small_plan, spec_of
@@ -646,9 +646,9 @@ def test_each_rank_gets_its_local_rank_as_the_launcher_gives_it(line: str, optio
 )
 def test_the_local_rank_is_spelled_as_the_script_has_it(text: str, option: str) -> None:
     """torch 2's torch.distributed.launch passes `--local-rank`, which scripts for torch 1 reject."""
-    gathered = request(machine(SPR), local_rank="--local-rank")
-    project = replace(gathered.spec.project, script=ScriptFile("t.py", text=text))
-    found = plan_launch(replace(gathered, spec=replace(gathered.spec, project=project)), "r-1")
+    context = request(machine(SPR), local_rank="--local-rank")
+    project = replace(context.spec.project, script=ScriptFile("t.py", text=text))
+    found = plan_launch(replace(context, spec=replace(context.spec, project=project)), "r-1")
     assert isinstance(found, Plan)
     assert found.local_rank == option
 

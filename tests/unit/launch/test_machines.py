@@ -23,7 +23,7 @@ from ipexctl.doctor.finding import HostContext
 from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import EarlierMemory
+from ipexctl.launch.run_context import EarlierMemory
 from ipexctl.launch.topology import recommended_layout
 from ipexctl.ui.machine_drawing import DrawnRank, machine_lines
 

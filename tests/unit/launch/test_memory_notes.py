@@ -14,7 +14,7 @@ from ipexctl.homes.registry import RunRegistry
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.rank_distribution import TORCH_START
-from ipexctl.launch.request import EarlierMemory
+from ipexctl.launch.run_context import EarlierMemory
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.meter.rates import RankRates
 from ipexctl.node.run.meter.window_file import WindowWriter

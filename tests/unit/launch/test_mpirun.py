@@ -11,9 +11,9 @@ from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refus
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
-from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.asked import Export
+from ipexctl.launch.run_context import RankEnv
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.run_options import Export
 from ipexctl.projects.script_file import MpiImport
 from message_data import missing
 

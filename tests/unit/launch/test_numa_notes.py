@@ -8,7 +8,7 @@ import pytest
 from launch_helpers import counts, cpu, machine, plan
 
 from ipexctl.facts.cpu import CpuList, NumaNode
-from ipexctl.launch.request import EarlierMemory
+from ipexctl.launch.run_context import EarlierMemory
 from ipexctl.node.common.plan import Plan
 from message_data import missing
 

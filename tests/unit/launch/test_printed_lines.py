@@ -16,14 +16,14 @@ from launch_helpers import cpu, machine, request
 from test_config import parse
 
 from case_table import sections_of
-from ipexctl.commands.launch_call import read_launch_call
+from ipexctl.commands.spec_of_call import read_launch_call
 from ipexctl.errors import Refusal, UserError
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.run_options import call_of
+from ipexctl.launch.run_declarations import call_of
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.fix import Fix, FixCommand
 from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.run_options import Export
 from ipexctl.option_declaration import CallOptions, TypedCall
 from ipexctl.run.start.start_request import StartFailure
 from plan_helpers import spec_of
@@ -59,8 +59,8 @@ def planned(spec: RunSpec) -> Plan | Refusal:
     facts = machine(cpu(64, 2, sockets=2))
     names = [host.name for host in spec.hosts]
     internal = {name: f"10.1.0.{at}" for at, name in enumerate(names, 1)}
-    gathered = request(*(facts for _ in names), names=names, internal=internal)
-    return plan_launch(replace(gathered, spec=spec), "run-1")
+    context = request(*(facts for _ in names), names=names, internal=internal)
+    return plan_launch(replace(context, spec=spec), "run-1")
 
 
 def printed(spec: RunSpec, command: FixCommand) -> list[str]:

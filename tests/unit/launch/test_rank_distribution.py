@@ -12,7 +12,7 @@ from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import System
 from ipexctl.hosts.host import Host
-from ipexctl.launch.launch_context import RankDistribution
+from ipexctl.launch.plan_draft import RankDistribution
 from ipexctl.launch.rank_distribution import distribute_ranks
 from message_data import missing
 

@@ -18,8 +18,8 @@ from ipexctl.errors import UserError
 from ipexctl.launch.launchers.cpu_options import with_cpu_options
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.fix import ipexctl_command
+from ipexctl.node.common.run_options import Export
 from ipexctl.run.start.start_project import locate_project, with_python_path
 from plan_helpers import spec_of
 

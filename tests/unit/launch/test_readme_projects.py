@@ -17,7 +17,7 @@ from test_printed_lines import spec_of_call
 
 from ipexctl.errors import UserError
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.run_context import RankEnv
 from ipexctl.launch.spec import RunSpec
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import Plan
@@ -50,23 +50,23 @@ def with_lists(spec: RunSpec) -> RunSpec:
 def failures_of(spec: RunSpec) -> Iterator[StartFailure]:
     """What a start on two hosts says whose environment has torch alone."""
     internal = {"n1": "10.1.0.1", "n2": "10.1.0.2"}
-    gathered = replace(request(*[machine(cpu(4))] * 2, names=[*internal], internal=internal), spec=spec)
-    plan = plan_launch(gathered, "run-1")
+    context = replace(request(*[machine(cpu(4))] * 2, names=[*internal], internal=internal), spec=spec)
+    plan = plan_launch(context, "run-1")
     assert isinstance(plan, Plan), plan
     script = spec.project.script
-    steps: list[Callable[[], object]] = [lambda: copies_notes(gathered, plan)]
+    steps: list[Callable[[], object]] = [lambda: copies_notes(context, plan)]
     if script is not None:
         modules = [each.module for each in script.imports if each.module not in _NEED_NO_REQUIREMENT]
         steps += [
             lambda: check_own_modules(script, ()),
-            lambda: check_imports(with_environment(script, gathered), dict.fromkeys(internal, modules)),
+            lambda: check_imports(with_environment(script, context), dict.fromkeys(internal, modules)),
         ]
     for step in steps:
         try:
             step()
         except StartError as error:
             yield error.failure
-    if note := note_on_lacking(gathered):
+    if note := note_on_lacking(context):
         yield StartFailure("", note)
 
 

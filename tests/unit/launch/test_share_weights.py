@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.common.rank_options import SHARE_WEIGHTS, Choice
+from ipexctl.node.common.run_options import Export
 
 OFF = (Export("IPEXCTL_HOOKS", "-x", "off"),)
 

@@ -10,7 +10,7 @@ import pytest
 from launch_helpers import IPEX, cpu, eth, machine, plan
 
 from ipexctl.facts.cpu import CpuList, NumaNode
-from ipexctl.node.common.asked import Export
+from ipexctl.node.common.run_options import Export
 from ipexctl.ui.launch_plan import plan_lines, show_plan
 from message_data import missing
 

@@ -34,8 +34,8 @@ from ipexctl.facts.system_facts import Environment, Memory, System
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.python_env import own_paths
 from ipexctl.launch.spec import AccelerateConfig
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.plan import Plan, PlannedProject, Setting
+from ipexctl.node.common.run_options import Export
 from ipexctl.projects.dist_info import DIRECTORY as METADATA
 from ipexctl.projects.script_file import ProjectLocation
 from message_data import missing

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, cpu, machine, plan
 
-from ipexctl.node.common.asked import Export
 from ipexctl.node.common.job import HomeJob, jobs_of, read_job, read_start
 from ipexctl.node.common.plan import OtherRun, Plan, host_of, read_plan, to_json, variables_of
 from ipexctl.node.common.rank_options import ALL_OFF, GPU_CODE, Choice
+from ipexctl.node.common.run_options import Export
 from ipexctl.node.run.rank.rank_env import ranks_here
 from plan_helpers import small_plan
 

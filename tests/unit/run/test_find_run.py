@@ -12,9 +12,9 @@ import pytest
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.plan import HostPlan, Plan, RankPlan, to_json
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.run.runs import meant_runs
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.projects.root import ProjectHere
@@ -30,7 +30,7 @@ RUN = "train-1120-132512-9f3a"
 HOSTS = tuple(
     HostPlan(name, f"10.0.0.{at}", name, (RankPlan(at, 0, name, (), 1),), None) for at, name in enumerate("ab")
 )
-ASKED = Asked(argv=("train.py",))
+ASKED = RunOptions(argv=("train.py",))
 PLAN = Plan(RUN, "/h", "a", ASKED, hosts=HOSTS, stores={"a": "a", "b": "b"}, python="/env/bin/python")
 DEAD = Unreachable("it does not answer")
 NODE0, OTHER = RunInHome((RUN,), PLAN, 5.0, True), RunInHome((RUN,), PLAN, 5.0)

@@ -12,10 +12,10 @@ from launch_helpers import IPEX, STOCK, cpu, eth, machine, request, settings_of
 from case_table import case_table
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import Gathered
-from ipexctl.node.common.asked import Export
+from ipexctl.launch.run_context import RunContext
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, for_hosts, variables_of
 from ipexctl.node.common.rank_options import ALLREDUCE
+from ipexctl.node.common.run_options import Export
 from ipexctl.run.start.start_request import check_pool, check_pool_plan
 from plan_helpers import changed, spec_of
 
@@ -44,7 +44,7 @@ def shape(found: Plan) -> dict[str, Any]:
     }  # bounds: --overcommit, and the number of daemons that node0 starts itself
 
 
-def planned_for(asked: Gathered) -> Plan:
+def planned_for(asked: RunContext) -> Plan:
     planned = plan_launch(asked, "calm-otter")
     assert isinstance(planned, Plan), planned
     return planned

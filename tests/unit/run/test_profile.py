@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.node.common.lever_records import measured_sentence, with_speedups
 from ipexctl.node.run.meter.rank_profile import LeverTime, OperatorTime, RankProfile
-from ipexctl.run.profile import PARTS, lines_of, profile_of, share_sentence
+from ipexctl.run.profile import STEP_PARTS, lines_of, profile_of, share_sentence
 
 USUAL = RankProfile(
     first_step=7,
@@ -40,7 +40,7 @@ def test_parts_add_up_to_the_step() -> None:
     profile = profile_of({0: USUAL})
     assert profile is not None
     assert profile.main is not None
-    assert tuple(profile.main.parts) == PARTS
+    assert tuple(profile.main.parts) == STEP_PARTS
     assert sum(profile.main.parts.values()) == pytest.approx(profile.main.step)
     assert profile.main.parts["all_reduce"] == pytest.approx(0.1)
     assert profile.share == pytest.approx(0.25)

@@ -21,10 +21,10 @@ from ipexctl.facts.software import Env, Python, Software
 from ipexctl.facts.system_facts import Security, System
 from ipexctl.files.sent_manifest import Manifest
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import Gathered, RankEnv
-from ipexctl.node.common.asked import Asked
+from ipexctl.launch.run_context import RankEnv, RunContext
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.option_declaration import NO_OPTIONS, CallOptions
@@ -120,7 +120,7 @@ def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons
         name: Facts(software=Software(pythons=tuple(Python(path, "3.11.2") for path in found)))
         for name, found in programs.items()
     }
-    context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
+    context = RunContext(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
     assert context.probe_python == context.env.python
     planned = replace(context, env=replace(context.env, is_installed=False))
     assert planned.probe_python == taken
@@ -203,7 +203,7 @@ def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
         nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))
         of_b = Facts(**{"system": System(boot="1"), "network": Network(nics=(nic,)), **changes})
         facts = {"a": Facts(system=System(boot="1")), "b": of_b}
-        context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv(python))
+        context = RunContext(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv(python))
         return ways.connectivity_key(hosts, context)
 
     assert key() == key() != ""
@@ -280,8 +280,8 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
     ],
 )
 def test_valid_requests_are_accepted(more: dict[str, Any]) -> None:
-    check_request(Asked(argv=("train.py",), **more))
-    refuse_bad_rank_counts(Asked(), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
+    check_request(RunOptions(argv=("train.py",), **more))
+    refuse_bad_rank_counts(RunOptions(), [Host(name, name) for name in ADDRESSES], parse_ranks("9"))
 
 
 @case_table

@@ -18,7 +18,7 @@ from fakes import FakeSession, Sink
 from ipexctl.homes.prune_runs import RetentionLimits
 from ipexctl.homes.registry import RunRecord
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import Gathered, RankEnv
+from ipexctl.launch.run_context import RankEnv, RunContext
 from ipexctl.node.common.job import Start, read_job
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.plan import OtherRun, Plan, read_plan
@@ -352,7 +352,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
 
     fakes: dict[str, Callable[..., object]] = {
         "ProjectUpload": lambda *_: Mock(release=frozenset),
-        "gather": lambda *_, **__: Gathered(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
+        "gather_context": lambda *_, **__: RunContext(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
         "make_plan": lambda *_: Mock(other_runs=(), hosts=(), names=()),
         "_preflight": check,
         "new_record": fail,
@@ -380,7 +380,7 @@ def test_a_run_that_began_after_the_locks_is_waited_for(
 
     fakes: dict[str, Callable[..., object]] = {
         "ProjectUpload": read,
-        "gather": lambda *_, **__: Gathered(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
+        "gather_context": lambda *_, **__: RunContext(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
         "make_plan": lambda *_: Mock(other_runs=tuple(others), hosts=(), names=()),
         "lock_hosts": lambda *_: locks,
         "_preflight": lambda *_: None,
@@ -411,7 +411,7 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
 
     pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
     with pytest.raises(StartError) as caught:
-        RunStart(replace(REQUEST, hosts=HOSTS), pool, StartWatcher()).gather()
+        RunStart(replace(REQUEST, hosts=HOSTS), pool, StartWatcher()).gather_context()
     assert caught.value.failure.hosts == ("a", "b")
     del caught
     gc.collect()

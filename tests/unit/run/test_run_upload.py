@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, Export
+from ipexctl.node.common.run_options import Export, RunOptions
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.connector import OpenHosts
 from ipexctl.run.start import upload
@@ -134,7 +134,7 @@ def test_project_without_sync_keeps_its_local_path() -> None:
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
     names = ("node1", "node2", "node3")
-    context: Any = SimpleNamespace(asked=Asked(max_restarts=1))
+    context: Any = SimpleNamespace(asked=RunOptions(max_restarts=1))
     apart = small_plan(names, stores={"node1": "a", "node2": "a", "node3": "b"})
     (note,) = restart_notes(context, apart)
     assert "node1" in note
@@ -151,7 +151,7 @@ def test_resumed_run_with_fewer_ranks_says_what_its_batch_is() -> None:
     def notes(text: str = "", *, first: int = 4, resumed: tuple[str, ...] = ("r",)) -> list[str]:
         script = SimpleNamespace(text=text)
         spec: Any = SimpleNamespace(project=SimpleNamespace(script=script))
-        context: Any = SimpleNamespace(asked=Asked(resumed=resumed), spec=spec)
+        context: Any = SimpleNamespace(asked=RunOptions(resumed=resumed), spec=spec)
         plan = small_plan(("node1", "node2"))._replace(first_world_size=first)
         assert plan.world_size == 2
         return list(batch_notes(context, plan))

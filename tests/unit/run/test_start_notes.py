@@ -7,7 +7,7 @@ import pytest
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Batch
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import Gathered, RankEnv
+from ipexctl.launch.run_context import RankEnv, RunContext
 from ipexctl.node.common.plan import NO_PLAN
 from ipexctl.run.start.start_notes import job_notes
 from ipexctl.transports import OVER_SRUN
@@ -22,7 +22,7 @@ def notes(
     facts = {name: Facts(batch=batch) for name, batch in zip(names, batches, strict=True)}
     hosts = tuple(Host(name, address) for name in names)
     spec = spec_of(hosts=hosts, is_followed=is_followed)
-    context = Gathered(spec, facts, {}, "/h", RankEnv("python3"), transport=OVER_SRUN, job=job, job_seconds=seconds)
+    context = RunContext(spec, facts, {}, "/h", RankEnv("python3"), transport=OVER_SRUN, job=job, job_seconds=seconds)
     return " / ".join(job_notes(context, NO_PLAN))
 
 

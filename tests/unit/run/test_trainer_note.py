@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from case_table import case_table
-from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.asked import Asked
+from ipexctl.launch.run_context import RankEnv
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.projects.script_file import ProjectLocation, ScriptFile
 from ipexctl.run.start.script_reading import read_script
 from ipexctl.run.start.start_notes import DRY_RUN_NOTES, collect_notes, library_notes
@@ -36,10 +36,10 @@ def test_the_example_of_the_trainer_gets_no_note() -> None:
 
 def note(version: str = "4.54.0", ranks: int = 2, *argv: str, uses_it: bool = True) -> str:
     packages = {"transformers": version} if version else {}
-    asked, script = Asked(argv=("train.py", *argv)), ScriptFile("train.py", uses_trainer=uses_it)
+    asked, script = RunOptions(argv=("train.py", *argv)), ScriptFile("train.py", uses_trainer=uses_it)
     spec = SimpleNamespace(project=SimpleNamespace(script=script))
     context: Any = SimpleNamespace(asked=asked, spec=spec, env=RankEnv("python3", packages=packages))
-    plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
+    plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=RunOptions())
     return "".join(library_notes(context, plan))
 
 
@@ -63,7 +63,7 @@ def test_run_prints_one_note_for_an_environment_and_for_a_planned_one(
     *, is_installed: bool, ranks: int, count: int
 ) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
-    plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
+    plan: Any = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=RunOptions())
     script = read_script("train.py", b"from transformers import Trainer")[0]
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     spec = spec_of(project=project)
@@ -86,7 +86,7 @@ def test_a_trainer_that_cannot_resume_is_told_before_the_first_start(
 ) -> None:
     packages = {"transformers": version, "accelerate": "1.15.0"}
     env = RankEnv("/e/bin/python", packages=packages)
-    plan = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=Asked())
+    plan = SimpleNamespace(world_size=ranks, first_world_size=ranks, backend="gloo", hosts=(), asked=RunOptions())
     script = read_script("train.py", b"import transformers\ntransformers.Trainer(average_tokens_across_devices=False)")[
         0
     ]

@@ -16,7 +16,7 @@ import pytest
 from ipexctl.addons.play.play_view import PlayView
 from ipexctl.addons.play.result import Counts, ItemDone, PlayReport, TaskReport, TaskResult
 from ipexctl.addons.play.variables import Options
-from ipexctl.commands.shared_options import Output
+from ipexctl.commands.option_groups import Output
 from ipexctl.errors import CallError, CommandLineError, FileError, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.fix import Fix

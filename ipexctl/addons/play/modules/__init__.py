@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.addons.play.options import Option, Spec, declared
 from ipexctl.errors import UserError
-from ipexctl.launch.run_options import DECLARED
-from ipexctl.node.common.asked import Asked
+from ipexctl.launch.run_declarations import DECLARED
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declarations_of
 
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
@@ -72,7 +72,7 @@ def _run(given: Given) -> str | None:
     if "cmd" in given and "argv" in given:
         return "'cmd' already has the command"
     try:
-        check_request(set_options(Asked(argv=("",)), given))
+        check_request(set_options(RunOptions(argv=("",)), given))
     except UserError as error:
         return str(error.message + " (" + error.fix + ")") if error.fix else error.message
     return None
@@ -82,11 +82,11 @@ def _of_command(declarations: Mapping[str, Declaration]) -> dict[str, Option]:
     """Return options of a module with the names, types, limits and defaults of a command's options."""
     options = {}
     for name, declaration in declarations.items():
-        type_ = get_type_hints(Asked)[name]
+        type_ = get_type_hints(RunOptions)[name]
         choices = get_args(type_) if get_origin(type_) is Literal else ()
         plain = get_args(type_)[0] if isinstance(type_, UnionType) else type_
         kind = declaration.kind.replace("directory", "path") or ("str" if choices else _KINDS[plain])
-        default = Asked._field_defaults[name]
+        default = RunOptions._field_defaults[name]
         options[name] = Option(kind, False, default, choices, declaration.minimum, declaration.maximum)
     return options
 

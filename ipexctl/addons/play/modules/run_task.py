@@ -25,9 +25,9 @@ from ipexctl.homes.registry import RunRecord, RunRegistry
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.launch.launchers.program import read_program
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, CommandKind, Export
 from ipexctl.node.common.fix import Fix
 from ipexctl.node.common.frames import Chunk, Note, StreamName
+from ipexctl.node.common.run_options import CommandKind, Export, RunOptions
 from ipexctl.projects.root import owner_here, tree_name
 from ipexctl.projects.script_file import ProjectLocation
 from ipexctl.remote.cancel import Cancel
@@ -94,7 +94,7 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     exports = tuple(Export(name, "environment", None) for name in call.environment)
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    run_options = set_options(Asked(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
+    run_options = set_options(RunOptions(kind, argv, home=options.home, iface=options.iface, exports=exports), given)
     run_options = run_options._replace(is_followed=not args["detach"], is_behind_dashes=kind == "command")
     if kind == "command":
         run_options = read_program(argv).put_into(run_options)

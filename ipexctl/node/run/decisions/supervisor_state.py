@@ -14,10 +14,10 @@ from ipexctl.node.run.decisions.job_end import JobLimit
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.asked import Asked
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import Detail, SilentRank
+    from ipexctl.node.common.run_options import RunOptions
     from ipexctl.node.run.connection.messages import Exit, Left, Message, Raised
     from ipexctl.node.run.decisions.launcher_kind import LauncherKind
     from ipexctl.node.run.meter.rank_profile import StepCount
@@ -167,7 +167,7 @@ class SupervisorState(NamedTuple):
     start: Start
     plan: Plan
     """The plan of this attempt; `start.plan` has all hosts."""
-    asked: Asked
+    asked: RunOptions
     launcher_kind: LauncherKind
     status: RunStatus
     """The status without ranks and figures."""

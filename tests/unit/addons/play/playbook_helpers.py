@@ -16,7 +16,7 @@ from ipexctl.addons.play.prepare import TaskSelection, load_playbook, prepare
 from ipexctl.addons.play.result import Call, PlayWatcher, TaskResult
 from ipexctl.addons.play.templates import Scope, Templates
 from ipexctl.addons.play.variables import Options, PlayContext
-from ipexctl.commands.shared_options import Output
+from ipexctl.commands.option_groups import Output
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile

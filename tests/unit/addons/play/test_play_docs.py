@@ -9,7 +9,7 @@ import pytest
 
 from ipexctl.addons.play.modules import MODULES
 from ipexctl.addons.play.playbook import find_shipped_playbooks
-from ipexctl.launch.run_options import DECLARED
+from ipexctl.launch.run_declarations import DECLARED
 from playbook_helpers import book, play_of
 
 DOCS = (Path(__file__).parents[4] / "docs" / "playbooks.md").read_text()

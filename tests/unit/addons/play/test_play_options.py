@@ -30,7 +30,7 @@ from ipexctl.addons.play.result import (
     secrets_in,
 )
 from ipexctl.commands.app import load_command
-from ipexctl.commands.launch_options import PANELS
+from ipexctl.commands.run_arguments import PANELS
 from ipexctl.hosts.host import Host
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.node_limits import RANK_SILENCE, WRAPPER_ASK
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.common.records import Detail, OutOfMemory
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.common.training import RankProgress
 from ipexctl.node.run.connection.messages import Left, Raised, Signalled
 from ipexctl.node.run.decisions import supervisor_state as m
@@ -455,7 +455,7 @@ def test_limit_of_memory_has_the_unit_that_fits(size: int, text: str) -> None:
 def test_a_trainer_that_starts_over_ends_the_resumed_run_that_nobody_follows(
     progress: RankProgress, is_attended: bool, resumes_from: str, note: str | None, ends: bool
 ) -> None:
-    asked = Asked(argv=("train.py",), is_attended=is_attended)
+    asked = RunOptions(argv=("train.py",), is_attended=is_attended)
     seen = verdict.find_start_over(Plan("a-2", "/h", "node1", asked, resumes_from=resumes_from), progress)
     if note is None:
         assert seen is None

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.plan import HostPlan, Plan, RankPlan
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.node.run.rank import rank_env
 
 PLAN = Plan(
-    "r", "/h", "n", Asked(), cwd="/h/code/p", hosts=(HostPlan("n", "n", "n", (RankPlan(0, 0, "n", (), 1),), None),)
+    "r", "/h", "n", RunOptions(), cwd="/h/code/p", hosts=(HostPlan("n", "n", "n", (RankPlan(0, 0, "n", (), 1),), None),)
 )
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from ipexctl.commands.shared_options import (
+from ipexctl.commands.option_groups import (
     EXTRA,
     GROUP,
     PACKAGES,
@@ -31,8 +31,8 @@ from ipexctl.commands.shared_options import (
     option_group,
 )
 from ipexctl.errors import UserError
-from ipexctl.launch.run_options import DECLARED
-from ipexctl.node.common.asked import Asked
+from ipexctl.launch.run_declarations import DECLARED
+from ipexctl.node.common.run_options import RunOptions
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "resume_run", "dry_run"),
@@ -154,11 +154,11 @@ def _own_option(argument: str) -> list[str]:
 
 
 def _asked_options() -> Any:
-    """All options of a run, as one parameter of type `Asked`."""
-    types = get_type_hints(Asked)
+    """All options of a run, as one parameter of type `RunOptions`."""
+    types = get_type_hints(RunOptions)
     return option_group(
         {
-            name: DeclaredOption(types[name], Asked._field_defaults[name], declaration)
+            name: DeclaredOption(types[name], RunOptions._field_defaults[name], declaration)
             for name, declaration in DECLARED.items()
         }
     )
@@ -170,7 +170,7 @@ class RunCall:
 
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
     module: str | None = option("--module -m NAME", "Python module to run instead of a script.")
-    asked: Asked = _asked_options()
+    asked: RunOptions = _asked_options()
     export: list[str] | None = option(
         "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
     )

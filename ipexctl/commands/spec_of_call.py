@@ -17,8 +17,8 @@ from typing import Final
 
 import typer
 
-from ipexctl.commands.launch_options import RunCall
-from ipexctl.commands.shared_options import Output, Targets, is_on_command_line
+from ipexctl.commands.option_groups import Output, Targets, is_on_command_line
+from ipexctl.commands.run_arguments import RunCall
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
@@ -29,8 +29,8 @@ from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.launch.launchers.cpu_options import with_cpu_options
 from ipexctl.launch.launchers.program import SHELL_FILES
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked, CommandKind
 from ipexctl.node.common.fix import FixCommand, ipexctl_command
+from ipexctl.node.common.run_options import CommandKind, RunOptions
 from ipexctl.option_declaration import NOT_TYPED, CallOptions, TypedCall, option_text
 from ipexctl.projects.root import find_root
 from ipexctl.run.ranks import EVERY_RANK, RankSet
@@ -53,7 +53,7 @@ def _spec_of_call(ctx: typer.Context, call: RunCall) -> RunSpec:
     """Return the spec with the options and words of the call, before any other file is read."""
     kind: CommandKind = "module" if call.module is not None else "command" if ctx.obj["dashes"] else "script"
     exports, secrets = read_exports(call.export or (), call.env_file or (), os.environ)
-    asked = Asked(
+    asked = RunOptions(
         kind,
         (*((call.module,) if call.module is not None else ()), *(call.words or ())),
         home=check_home(call.home),
@@ -192,9 +192,9 @@ _OF_OTHERS: Final = ("env", "python", "setup")
 """Options among these that other commands have in a table of their own, so a default of `run` must be repeated."""
 
 
-def options_of_run(asked: Asked, targets: Targets) -> Iterator[tuple[str, object]]:
+def options_of_run(asked: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
     """Yield the options of `run`, with their values, that a suggested command must repeat."""
-    built_in, values = Asked._field_defaults, asked._asdict()
+    built_in, values = RunOptions._field_defaults, asked._asdict()
     for option_name, name in _OF_RUN:
         value = values[name]
         is_default_again = targets.is_shared_default(name) or (name in targets.defaults and name not in _OF_OTHERS)

@@ -1,6 +1,7 @@
-"""What was asked of a run: every option of the call that hosts may know, typed or default. Pure. It is the plan's own
-field; the rest of the spec (`ipexctl/launch/spec.py`) stays on the control machine. `ipexctl/launch/run_options.py` has
-the words, help and limits of the options.
+"""The options of a run: all that was asked of it and that its hosts may know, typed or default. Pure.
+
+They are a field of the plan, `asked`. The rest of the spec (`ipexctl/launch/spec.py`) stays on the control machine.
+`ipexctl/launch/run_declarations.py` has the words, help and limits of the options.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Export(NamedTuple):
     """None: a secret, whose value only the control machine and job.json have."""
 
 
-class Asked(NamedTuple):
+class RunOptions(NamedTuple):
     """The call's options set all fields, unless a field says otherwise; a pasted launcher line sets the same ones."""
 
     kind: CommandKind = "script"

@@ -1,15 +1,15 @@
-"""Declare the options of a run: flag, help and limits of each field of `Asked` that users may set.
+"""Declare the options of a run: flag, help and limits of each field of `RunOptions` that users may set.
 
-`node/common/asked.py` has their types and defaults. The command line, config files, playbooks and `Cluster.run` all
-read these declarations.
+`node/common/run_options.py` has their types and defaults. The command line, config files, playbooks and
+`Cluster.run` all read these declarations.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.mpi import MPIS
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.option_declaration import PROJECT, Declaration, SyncOptions, TypedCall, declarations_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypedDict
 
-    from ipexctl.node.common.asked import (
+    from ipexctl.node.common.run_options import (
         AskedAllReduce,
         AskedBackend,
         AskedLauncher,
@@ -282,15 +282,15 @@ if TYPE_CHECKING:
         tag: str | None
 
 
-def changed_options(asked: Asked) -> Iterator[tuple[str, Declaration, Any]]:
+def changed_options(asked: RunOptions) -> Iterator[tuple[str, Declaration, Any]]:
     """Yield name, declaration and value of each option that does not have its default."""
     for name, declaration in DECLARED.items():
         value = getattr(asked, name)
-        if value != Asked._field_defaults[name]:
+        if value != RunOptions._field_defaults[name]:
             yield name, declaration, value
 
 
-def call_of(asked: Asked) -> TypedCall:
+def call_of(asked: RunOptions) -> TypedCall:
     """Return the command `ipexctl run` that asks for the same, for a run that was not typed so: one of a program or a
     playbook.
     """

@@ -13,7 +13,7 @@ from functools import partial
 
 from ipexctl.api.known_runs import CallWatcher
 from ipexctl.commands.interrupt import Interrupt, cancelling
-from ipexctl.commands.shared_options import Home, Output, RunHosts, Targets
+from ipexctl.commands.option_groups import Home, Output, RunHosts, Targets
 from ipexctl.commands.target_hosts import open_hosts, select, step_printer, with_login
 from ipexctl.errors import UserError
 from ipexctl.homes.registry import RunRecord, explain_foreign_run

@@ -1,6 +1,6 @@
 """The input of a plan: the spec of the run, and what was gathered from the hosts.
 
-Values only. `run/start/context.py: gather` makes them.
+Values only. `run/start/context.py: gather_context` makes them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi
 from ipexctl.hosts.host import Host
 from ipexctl.launch.spec import RunSpec
-from ipexctl.node.common.asked import Asked
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.common.run_options import RunOptions
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EarlierMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class RunContext:
     """A run's spec, and its hosts as they are now."""
 
     spec: RunSpec
@@ -108,7 +108,7 @@ class Gathered:
     """None if no earlier run tells the memory of a rank."""
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> RunOptions:
         """The options of the run."""
         return self.spec.asked
 

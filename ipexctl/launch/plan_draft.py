@@ -1,6 +1,6 @@
 """What is decided before the parts of a plan are made: ranks of each node, their cores, backend and launcher.
 
-`planner.py: lay_out` makes a `LaunchContext`. Its `plan` grows from part to part, so a later part can read what an
+`planner.py: lay_out` makes a `PlanDraft`. Its `plan` grows from part to part, so a later part can read what an
 earlier one has decided.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from ipexctl.facts.facts import Facts
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.request import Gathered
+from ipexctl.launch.run_context import RunContext
 from ipexctl.launch.topology import Binding, Cores
 from ipexctl.node.common.mpi import MpiRow, MpirunLine, mpi_named
 from ipexctl.node.common.plan import LauncherMode, Plan, Setting
@@ -84,13 +84,13 @@ ChosenValue = tuple[str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchContext:
+class PlanDraft:
     """What the parts of a plan are decided from.
 
-    `planner.py: PARTS` has the parts; each returns the plan with more fields.
+    `planner.py: PLAN_STEPS` has the parts; each returns the plan with more fields.
     """
 
-    gathered: Gathered
+    context: RunContext
     plan: Plan
     """What is decided so far."""
     nodes: tuple[NodeLayout, ...]
@@ -107,7 +107,7 @@ class LaunchContext:
     bound_by_mpi: bool = False
     """True if the user's variables make Intel MPI bind the ranks to cores."""
 
-    def with_plan(self, **decided: Any) -> LaunchContext:
+    def with_plan(self, **decided: Any) -> PlanDraft:
         """Return the context with fields of the plan replaced."""
         return replace(self, plan=self.plan._replace(**decided))
 
@@ -128,7 +128,7 @@ class LaunchContext:
             address=self.nodes[0].address,
             root=self.program.root,
             version=self.program.version or "",
-            by_starters=not self.gathered.transport.remote_shell,
+            by_starters=not self.context.transport.remote_shell,
             is_binding=self.bound_by_mpi,
             wanted=self.wanted,
         )
@@ -147,7 +147,7 @@ class LaunchContext:
     @property
     def omp(self) -> int | None:
         """OpenMP threads of a rank, as a variable or --omp asks for; None if the cores decide."""
-        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.gathered.asked.omp
+        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.context.asked.omp
 
     @property
     def ranks_per_host(self) -> dict[str, int]:
