@@ -136,6 +136,7 @@ class HubAccess:
 
     @property
     def url(self) -> str:
+        """Where the hub is: as the user has set it, else Hugging Face's."""
         return self.endpoint or HUB
 
     @property

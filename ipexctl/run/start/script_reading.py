@@ -127,7 +127,10 @@ class _OwnModules:
         """The first file that mentions `sys.path`."""
 
     def read(self, file: str, tree: ast.Module, text: str) -> None:
-        # The text is searched first, because a walk of the tree takes longer.
+        """Note what this file shows of how the script trains. What an earlier file has shown stays.
+
+        The text is searched first, because a walk of the tree takes longer.
+        """
         if self.mpi_import is None and any(module in text for module in MPI_MODULES):
             self.mpi_import = _mpi_import(tree, file, only_certain=True)
         if "transformers" in text and uses_trainer(tree):
