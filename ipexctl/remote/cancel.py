@@ -35,6 +35,7 @@ class Cancel:
 
     @property
     def thrown(self) -> bool:
+        """True once `throw` was called."""
         return self._thrown
 
     def throw(self) -> None:
@@ -82,6 +83,7 @@ own_groups: Final[set[int]] = set()
 
 
 def end_own_groups() -> None:
+    """Kill the process groups in `own_groups`, because nobody else will."""
     for group in tuple(own_groups):
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
@@ -116,10 +118,12 @@ class Deadline:
 
     @property
     def cancelled(self) -> bool:
+        """True if the call is cancelled, whatever time is left."""
         return self.cancel.thrown
 
     @property
     def over(self) -> bool:
+        """True if no time is left; never without a limit."""
         left = self.left()
         return left is not None and left <= 0
 
@@ -133,6 +137,7 @@ class Deadline:
         return left if maximum is None else min(left, maximum)
 
     def restart(self) -> None:
+        """Allow the whole time again, counted from now."""
         with self._lock:
             if self.seconds is not None:
                 self._deadline = time.monotonic() + self.seconds

@@ -102,11 +102,13 @@ class Connector:
             return self._ssh
 
     def load(self, hosts: Sequence[Host]) -> None:
+        """Import what the connections to these hosts need; returns once that is done."""
         transport = self.options.transport
         if transport.uses_ssh and not transport.is_program and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
+        """Open a session to the host: local, over ssh or over srun. Raises an Unreachable. The caller closes it."""
         started = time.monotonic()
         session: Session
         if is_this_machine(host):
@@ -226,6 +228,10 @@ class SessionPool:
             pass
 
     def session(self, host: Host) -> Session:
+        """Return the host's session, opened by the first thread that asks.
+
+        Raises the Unreachable of an earlier attempt again.
+        """
         with self._lock:
             opening = self._opening.setdefault(host.name, threading.Lock())
         with opening:
@@ -240,9 +246,12 @@ class SessionPool:
             return self._sessions[host.name]
 
     def opened(self, host: Host) -> Session | None:
+        """Return the host's session if it is open, without opening one; else None."""
         return self._sessions.get(host.name)
 
     def warm(self, hosts: Sequence[Host]) -> None:
+        """Begin to open the sessions in the background, and import what they need meanwhile."""
+
         def open_all() -> None:
             for _ in fan_out(hosts, self.session, forks=self.forks, cancel=self.cancel):
                 pass
@@ -255,12 +264,14 @@ class SessionPool:
         return self._sessions.pop(host.name, None)
 
     def forget(self, host: Host) -> None:
+        """Close the host's session, and let the next caller try again, also if the host could not be reached."""
         self._unreachable.pop(host.name, None)
         if (lost := self.detach(host)) is not None:
             with contextlib.suppress(OSError, EOFError):
                 lost.close()
 
     def attach(self, session: Session) -> None:
+        """Take the session into the pool; close it if the pool already has one to that host."""
         if self._sessions.setdefault(session.host.name, session) is not session:
             session.close()
 
@@ -269,6 +280,7 @@ class SessionPool:
         return BorrowedSession(self, self.detach(host) or self.connector.open(host, cancel), cancel)
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
+        """Yield the outcome of `work` on each host as it arrives."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
 
 
@@ -288,9 +300,11 @@ class OpenHosts:
         return replace(self, hosts=tuple(hosts))
 
     def warm(self) -> None:
+        """Begin to open the sessions to these hosts in the background."""
         self.pool.warm(self.hosts)
 
     def each(self, work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
+        """Yield the outcome of `work` on each of these hosts as it arrives."""
         return self.pool.each(self.hosts, work)
 
 
@@ -315,6 +329,7 @@ class BorrowedSession(Session):
         return ended
 
     def close(self) -> None:
+        """Give the session back to the pool; close it if its last command did not end."""
         if self._is_lost:
             self._session.close()
         else:

@@ -36,6 +36,8 @@ def execute(
     timeout: float | None,
     stdin_for: Callable[[], BinaryIO] | None,
 ) -> Iterator[ExecResult]:
+    """Run the command on each host, in a session of its own, and yield each result as it arrives."""
+
     def work(host: Host) -> ExecResult:
         started = time.monotonic()
         try:
@@ -65,9 +67,11 @@ class Outcome(Generic[Item, T]):
 
     @property
     def host(self: Outcome[Host, T]) -> Host:
+        """The item of an outcome whose items are hosts."""
         return self.item
 
     def result_or(self, of_error: Callable[[Item, HostError], T]) -> T:
+        """Return the result; for a host that failed, what `of_error` makes of its error."""
         return cast("T", self.result) if self.error is None else of_error(self.item, self.error)
 
 

@@ -62,6 +62,7 @@ class ClosedChannels:
         return True
 
     def on_opened(self, channel: int) -> None:
+        """Note that the server uses this number again, for a new channel."""
         self._numbers.discard(channel)
 
 
@@ -125,6 +126,11 @@ class Handshake(NamedTuple):
 
 
 def connect(handshake: Handshake) -> fabric.Connection:
+    """Return the connection, logged in and with a checked host key.
+
+    Raises an Unreachable or a Cancelled; the socket is closed then.
+    """
+
     def shut_down() -> None:
         with contextlib.suppress(OSError):
             handshake.sock.shutdown(socket.SHUT_RDWR)

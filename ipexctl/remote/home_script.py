@@ -28,6 +28,7 @@ _PREFIX: Final = "ipexctl-home "
 
 @cache
 def home_functions() -> str:
+    """Return the functions of sh that check and prepare a home, with the names that a home may have."""
     values = {
         "home_mark": MARK,
         "home_mark_text": MARK_TEXT,

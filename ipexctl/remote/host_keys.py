@@ -31,6 +31,7 @@ class HashedName(NamedTuple):
     digest: bytes
 
     def matches(self, name: bytes) -> bool:
+        """True if this is the hash of the name."""
         salted = self.salted.copy()
         salted.update(name)
         return salted.digest() == self.digest
@@ -62,10 +63,12 @@ class KeyCheck(NamedTuple):
 
 
 def fingerprint_of(key: bytes) -> str:
+    """Return the fingerprint of a key as ssh prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
 def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
+    """Return the entries of a known_hosts file. Comments and lines that are damaged are left out."""
     entries = []
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
@@ -135,9 +138,11 @@ class HostKeys:
         self._matching: dict[tuple[tuple[Path, ...], str], tuple[KnownHostsEntry, ...]] = {}
 
     def entries(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
+        """Return the entries of known_hosts for this host."""
         return self._entries(endpoint, endpoint.key_name)
 
     def preferred_types(self, endpoint: Endpoint) -> tuple[str, ...]:
+        """Return the types of the host's known keys, which the handshake asks for first."""
         return known_types(self.entries(endpoint)) or known_types(self._without_port(endpoint))
 
     def check(self, endpoint: Endpoint, key_type: str, fingerprint: str) -> None:

@@ -83,6 +83,8 @@ def _home() -> Path:
 
 
 def feed_stdin(source: Readable, target: IO[bytes]) -> None:
+    """Copy `source` to the stdin of a program in a thread, and close it at the end."""
+
     def send(data: bytes) -> None:
         target.write(data)
         target.flush()

@@ -119,6 +119,7 @@ class MuxProcess:
         self.stdout, self.stderr = files[1:]
 
     def poll(self) -> int | None:
+        """Return the exit code once the command has ended; None before that. Reads what the master has sent."""
         while self._code is None:
             try:
                 message = self._connection.receive()

@@ -232,6 +232,8 @@ def agent_command(
 
 
 def script_command(module: str, *, python: str = "", label: str) -> Command:
+    """Return the command that runs a module of the agent alone, without the agent's zip, by a Python found on the
+    host."""
     return Command(_find_python(python, "", _RUN_SOURCE, shlex.quote(script_text(module))), label)
 
 
@@ -320,6 +322,7 @@ class HeldCall(Generic[T]):
                 self.value.set_exception(error)
 
     def end(self) -> Future[None]:
+        """Close the agent's stdin. Returns the future of its end."""
         self._stdin.end()
         return self._running
 
@@ -337,6 +340,7 @@ def call_line(
     silence: float = STEP_SILENCE,
     deadline: Deadline | None = None,
 ) -> Reply:
+    """Run a command line that starts an agent, send it `first` and the request on stdin, and return its answer."""
     head = first + (_encode(request) if request is not None else b"")
     feed = ChunkStream(chain([head], chunks_of(stdin) if stdin is not None else ()))
     return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, silence, deadline)
@@ -395,6 +399,7 @@ def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
+    """Return what a command that reads the agent from stdin gets there: the agent's zip, and the request."""
     return agent_zip(*folders_of(command)) + _encode(request)
 
 

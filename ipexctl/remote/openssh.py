@@ -103,6 +103,7 @@ class LoginTarget(NamedTuple):
     """None for a bastion, whose ssh config decides."""
 
     def try_by_hand(self) -> str:
+        """Return the advice to log in with the same options of ssh."""
         return f"try by hand: {shlex.join(['ssh', *self.words, 'true'])}"
 
 
@@ -127,6 +128,8 @@ class SshMasters:
         return "it has an open ControlMaster" if self._has_users_master(endpoint) else ""
 
     def open(self, host: Host, endpoint: Endpoint, deadline: Deadline) -> OpenSshSession:
+        """Return a session over a master connection: the user's own if there is one, else a new one."""
+
         def connect(deadline: Deadline) -> MuxMaster:
             proxy = self._proxy(host, endpoint, deadline)
             words = (*(("-o", f"ProxyCommand={proxy}") if proxy else ()), *ssh_options(host), host.address)
@@ -137,6 +140,7 @@ class SshMasters:
         return OpenSshSession(host, first, connect)
 
     def close(self) -> None:
+        """End the process that keeps the masters, and wait for it."""
         if self._keeper and self._keeper.stdin:
             self._keeper.stdin.close()
             self._keeper.wait()
@@ -337,6 +341,7 @@ class OpenSshSession(Session):
         self._running: set[mux.MuxProcess] = set()
 
     def is_limited_to_one(self) -> bool:
+        """True if the master refuses a second session now. Tries one, for PROBE_REST seconds at most."""
         call = LoginCommand(Command("exit 0", "try"), lambda *_: None, Deadline(limits.PROBE_REST))
         with contextlib.suppress(HostError):
             return self._follow(self._masters[0], call, None) is None
@@ -422,6 +427,7 @@ class OpenSshSession(Session):
         return output.stdout.decode(errors="replace").strip()
 
     def close(self) -> None:
+        """End the master connections, but never the user's own."""
         for master in self._masters:
             if not master.is_users:
                 mux.end(master.path)

@@ -66,6 +66,7 @@ class SharedReason(str):
 
     @classmethod
     def of(cls, text: str, plural: str, own: str) -> SharedReason:
+        """Return the reason with its form for many hosts."""
         reason = cls(text)
         reason.plural, reason.own = plural, own
         return reason
@@ -90,6 +91,7 @@ class HostError(Exception):
 
     @property
     def fix(self) -> str:
+        """What to type next; empty if nothing is known to help."""
         return join_fixes((self.advice, self.option), " " if self.advice.endswith("?") else "; ")
 
 
@@ -149,6 +151,7 @@ class HostResult:
 
     @classmethod
     def of_error(cls: type[R], host: Host, error: HostError, **fields: Any) -> R:
+        """Return the result of a host that failed with this error."""
         return cls(host, error.status, error.reason, error.fix, **fields)
 
     name = property(attrgetter("host.name"))
@@ -156,6 +159,7 @@ class HostResult:
 
     @property
     def exit_code(self) -> int:
+        """The exit code of a command on this host alone."""
         return exit_code([self.status])
 
 
@@ -170,6 +174,7 @@ class Report(Generic[AnyResult]):
 
     @property
     def exit_code(self) -> int:
+        """The exit code of the command on all hosts."""
         return exit_code([result.status for result in self.hosts])
 
     @property

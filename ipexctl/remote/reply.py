@@ -36,33 +36,43 @@ class Reply(dict[str, Any]):
         raise self.error(f"{key} is missing")
 
     def text(self, key: str) -> str:
+        """Return a text. Raises a MalformedReply for anything else, as all these methods do."""
         return self._checked_value(key, str)
 
     def flag(self, key: str) -> bool:
+        """Return True or False."""
         return self._checked_value(key, bool)
 
     def integer(self, key: str) -> int:
+        """Return an integer."""
         return self._checked_value(key, int)
 
     def integers(self, key: str) -> tuple[int, ...]:
+        """Return a list of integers."""
         return self._checked_value(key, tuple, "tuple[int, ...]")
 
     def integer_or_none(self, key: str) -> int | None:
+        """Return an integer; None if the field is missing or null."""
         return None if self.get(key) is None else self.integer(key)
 
     def number(self, key: str) -> float:
+        """Return a number."""
         return self._checked_value(key, float)
 
     def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts."""
         return self._checked_value(key, tuple, "tuple[str, ...]")
 
     def record(self, key: str) -> Reply:
+        """Return an object."""
         return Reply(self._checked_value(key, dict, "Json"))
 
     def records(self, key: str) -> tuple[Reply, ...]:
+        """Return a list of objects."""
         return tuple(map(Reply, self._checked_value(key, tuple, "tuple[Json, ...]")))
 
     def decode(self, kind: Callable[..., Value], **given: object) -> Value:
+        """Return the whole reply as a record of this kind. `given`: fields that the caller sets."""
         try:
             return decode(kind, dict(self), "it", given)
         except ValueError as error:
@@ -76,6 +86,7 @@ class Reply(dict[str, Any]):
         return value
 
     def error(self, problem: str) -> MalformedReply:
+        """Return an error that shows the reply, without logins and without passwords in addresses."""
         shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))
 
@@ -115,6 +126,7 @@ class EventReader:
         self._received = 0
 
     def sink(self, stream: StreamName, data: bytes) -> None:
+        """Take output as it arrives: call the handler for each event on stdout, and keep the end of stderr."""
         if stream == "stderr":
             self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
             self._stderr_size += len(data)

@@ -27,6 +27,8 @@ _LIMITS: Final = EventLimits(line=1 << 16, total=1 << 20)
 
 
 def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
+    """Return what `work` returned on each host, or its HostError; a TimedOut for a host that has not answered by
+    then."""
     futures = {host.name: run_in_background(partial(work, host), f"dialog-{host.name}") for host in hosts}
     return results_until(futures, until)
 
@@ -34,6 +36,7 @@ def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> 
 def open_sessions(
     pool: SessionPool, hosts: Sequence[Host], until: float
 ) -> tuple[dict[str, Session], dict[str, HostError]]:
+    """Return the sessions of the hosts, and the errors of those that could not be opened by then."""
     opened = {host.name: session for host in hosts if (session := pool.opened(host)) is not None}
     results = on_hosts(pool.session, [host for host in hosts if host.name not in opened], until)
     errors = {name: result for name, result in results.items() if isinstance(result, HostError)}
@@ -42,6 +45,7 @@ def open_sessions(
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:
+    """Return each result or HostError; a TimedOut for what is not done by then and goes on in the background."""
     wait(futures.values(), timeout=max(0.0, until - time.monotonic()))
     results: dict[str, T | HostError] = {}
     for name, future in futures.items():
@@ -62,9 +66,11 @@ class ScriptDialog:
 
     @property
     def running(self) -> frozenset[str]:
+        """The hosts whose program has not ended."""
         return frozenset(self._running)
 
     def start(self, name: str, session: Session, command: Command, *, timeout: float, stdin: bytes = b"") -> None:
+        """Start a program on a host in the background. `stdin`: its first input; more comes by `send`."""
         self._stdin[name] = StdinQueue()
         if stdin:
             self._stdin[name].send(stdin)
@@ -73,6 +79,7 @@ class ScriptDialog:
         threading.Thread(target=self._run, args=args, name=f"dialog-{name}", daemon=True).start()
 
     def send(self, name: str, data: bytes) -> None:
+        """Write to the stdin of the host's program."""
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
@@ -94,6 +101,7 @@ class ScriptDialog:
         return None
 
     def end(self, until: float) -> None:
+        """Close the stdin of all programs, and drop their events until all have ended, or until then."""
         for stdin in self._stdin.values():
             stdin.end()
         while self.receive(until) is not None:

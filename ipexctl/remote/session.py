@@ -44,7 +44,8 @@ _LITTLE: Final = 5
 
 
 class Readable(Protocol):
-    def read(self, size: int = -1, /) -> bytes: ...
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes; empty at the end."""
 
 
 class CommandEnd(NamedTuple):
@@ -53,6 +54,7 @@ class CommandEnd(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """True if the exit code was 0."""
         return self.code == 0
 
     def __str__(self) -> str:
@@ -70,6 +72,7 @@ class OutputCollector:
         self._data: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def sink(self, stream: StreamName, data: bytes) -> None:
+        """Keep the output. Raises a HostError for more than MAX_OUTPUT."""
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
             collected.clear()  # otherwise the error's traceback keeps this collector until the command ends
@@ -78,14 +81,17 @@ class OutputCollector:
 
     @property
     def stdout(self) -> bytes:
+        """What has arrived on stdout."""
         return bytes(self._data["stdout"])
 
     @property
     def stderr(self) -> bytes:
+        """What has arrived on stderr."""
         return bytes(self._data["stderr"])
 
 
 def endless_output(stream: StreamName) -> HostError:
+    """Return the error for a host that sends more than MAX_OUTPUT."""
     return HostError(
         f"it sent more than {MAX_OUTPUT >> 20} MB on {stream}", "check whether a login script there prints endlessly"
     )
@@ -202,7 +208,8 @@ class Session(ABC):
     ) -> CommandEnd: ...
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection. Commands that run there end."""
 
 
 def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -> Callable[[StreamName, bytes], None]:
@@ -234,10 +241,12 @@ class Wakeup:
         os.close(self._writer)
 
     def wake(self) -> None:
+        """Wake the thread that waits for `reader`; may be called from any thread."""
         os.write(self._writer, b"x")
 
 
 def timeout_error(deadline: Deadline) -> TimedOut:
+    """Return the error for a deadline that passed, with the option that allows more time."""
     if deadline.is_of_silence:
         return TimedOut(
             f"nothing has arrived from it for {rough_duration(deadline.seconds or 0)}",
@@ -276,6 +285,7 @@ MORE_SESSIONS: Final = "raise MaxSessions in its sshd_config, or its process lim
 
 
 def connection_lost(detail: object = None) -> Unreachable:
+    """Return the error for a connection that broke. `detail`: the library's own words, if any."""
     shown = f" ({detail})" if detail and str(detail) else ""
     return Unreachable(f"the connection was lost{shown}", "check the machine and the network, then run it again")
 
@@ -292,6 +302,7 @@ class LoginCommand:
         self._filters: dict[StreamName, FenceFilter] = {"stdout": FenceFilter(nonce), "stderr": FenceFilter(nonce)}
 
     def forward(self, stream: StreamName, data: bytes) -> None:
+        """Take output of the session: pass on what the command prints, and count what the login prints before."""
         output = self._filters[stream]
         self._before += 0 if output.passed else len(data)
         if data := output.feed(data):
@@ -304,24 +315,29 @@ class LoginCommand:
 
     @property
     def has_started(self) -> bool:
+        """True once the login shell has begun to run the command."""
         return self._filters["stdout"].passed
 
     @property
     def deadline(self) -> Deadline:
+        """The deadline that holds now: of the login shell, then of the command."""
         return self._deadline if self.has_started else self.start
 
     @cached_property
     def start(self) -> Deadline:
+        """The deadline for the login shell to start the command."""
         if self._deadline.seconds is not None and not self._deadline.is_of_silence:
             return self._deadline
         return Deadline(limits.PATIENCE, self._deadline.cancel, is_of_silence=True)
 
     @property
     def session_id(self) -> int | None:
+        """The command's session on the host, by which its processes are ended; None if it has not told it."""
         tag = self._filters["stdout"].tag
         return int(tag) if tag.isdigit() else None
 
     def timeout_error(self) -> TimedOut:
+        """Return the error for the deadline that holds now."""
         if self.has_started:
             return timeout_error(self.deadline)
         return TimedOut(
@@ -331,6 +347,7 @@ class LoginCommand:
         )
 
     def end(self, code: int, signal: str | None = None) -> CommandEnd:
+        """Return how the command ended. Raises a HostError if the login shell never ran it."""
         if self.has_started:
             return CommandEnd(code, signal)
         noise = self._filters["stderr"].noise or self._filters["stdout"].noise
@@ -369,12 +386,14 @@ def capture(
     deadline: Deadline | None = None,
     silence: float = STEP_SILENCE,
 ) -> CapturedOutput:
+    """Run the command and return its output and its end, whatever its exit code."""
     output = OutputCollector()
     ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, deadline=deadline, silence=silence)
     return CapturedOutput(ended, output.stdout, output.stderr)
 
 
 def chunks_of(stream: Readable) -> Iterator[bytes]:
+    """Yield the stream in pieces until its end."""
     return iter(lambda: stream.read(_STDIN_CHUNK), b"")
 
 
@@ -387,6 +406,7 @@ class ChunkStream:
         self.read_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next chunk, whatever its size; empty at the end or after an error."""
         del size
         try:
             chunk = next(self._chunks, b"")
@@ -402,12 +422,15 @@ class StdinQueue:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def send(self, line: bytes) -> None:
+        """Add a line. May be called while another thread reads."""
         self._lines.put(line)
 
     def end(self) -> None:
+        """Add the end."""
         self._lines.put(b"")
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next line, waiting for it; empty at the end."""
         del size
         return self._lines.get()
 

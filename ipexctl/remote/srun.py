@@ -75,6 +75,7 @@ _CERTIFICATE_DAYS: Final = 365
 
 
 def srun_argv(node: str, script: str, job: str = "") -> list[str]:
+    """Return the call of srun that runs a script on a node."""
     # The call's environment may have secrets, and srun sends it in clear: the step gets it by TLS.
     return [*step_argv(node, job), f"--export={_EXPORTED}", "/bin/sh", "-c", script]
 
@@ -130,6 +131,7 @@ class StepServer:
 
     @contextlib.contextmanager
     def expecting(self, name: str, on_connection: Callable[[socket.socket], object]) -> Iterator[None]:
+        """Hand the connection of the step with this name to `on_connection`, once, during the block."""
         with self._lock:
             self._waiting[name] = on_connection
         try:
@@ -147,11 +149,13 @@ class StepServer:
         conn.close()
 
     def close(self) -> None:
+        """End the thread that accepts connections."""
         with contextlib.suppress(OSError):
             os.close(self._stop)
 
 
 def srun_ports() -> range | None:
+    """Return the ports on which Slurm allows programs of srun to listen; None for any."""
     return read_port_range(ask(["scontrol", "show", "config"]))
 
 

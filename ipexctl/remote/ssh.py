@@ -61,6 +61,7 @@ class SshSession(Session):
         self._open_channels: set[paramiko.Channel] = set()
 
     def is_limited_to_one(self) -> bool:
+        """True if sshd refuses a second session now. Tries one; False if the connection is lost meanwhile."""
         try:
             self._transport.open_session(timeout=limits.PROBE_REST).close()
         except paramiko.ChannelException:
@@ -184,6 +185,7 @@ class SshSession(Session):
         return output.stdout.decode(errors="replace").strip()
 
     def close(self) -> None:
+        """Close all connections of the session."""
         for transport, connection in list(self._connections.items()):
             with contextlib.suppress(*_CONNECTION_ERRORS):
                 connection.close()
@@ -197,6 +199,7 @@ class SshSessions:
         self._host_keys, self._keys = host_keys, KeyRing()
 
     def open(self, host: Host, dialed: DialedSocket, dial: Callable[[Cancel], DialedSocket]) -> SshSession:
+        """Return a session over the connection that was dialed. `dial` makes further ones."""
         return SshSession(host, self._connect(host, dialed), lambda cancel: self._connect(host, dial(cancel)))
 
     def _connect(self, host: Host, dialed: DialedSocket) -> fabric.Connection:

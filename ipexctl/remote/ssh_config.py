@@ -91,6 +91,7 @@ class Endpoint(NamedTuple):
 
     @property
     def bare_name(self) -> str:
+        """The name by which known_hosts has the host, without its port."""
         return (self.key_alias or self.hostname).lower()
 
 
@@ -101,6 +102,8 @@ class Resolver:
         self._groups: dict[object, _HostGroup] = {}
 
     def resolve(self, host: Host, timeout: float = PATIENCE) -> Endpoint:
+        """Return the endpoint of a host. `ssh -G` is asked once for hosts with the same options and `Host` patterns."""
+
         def query(host: Host) -> dict[str, list[str]]:
             return self._run_ssh(host, timeout)
 
@@ -299,10 +302,12 @@ def _expand_tilde(path: str) -> str:
 
 
 def manual_command(host: Host) -> str:
+    """Return the call of ssh that logs in there, for a person to try."""
     return shlex.join(["ssh", *ssh_options(host), host.address, "true"])
 
 
 def parse_ssh_g(text: str) -> dict[str, list[str]]:
+    """Return the settings that `ssh -G` prints: keyword in lower case → its values in order."""
     settings: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.partition(" ")
@@ -311,6 +316,11 @@ def parse_ssh_g(text: str) -> dict[str, list[str]]:
 
 
 def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping[str, str]) -> Endpoint:
+    """Return where and how to log in to the host by these settings.
+
+    Raises an Unreachable for a port that is no number.
+    """
+
     def first(key: str, default: str = "") -> str:
         values = settings.get(key)
         return values[0] if values else default

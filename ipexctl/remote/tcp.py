@@ -38,6 +38,7 @@ class DialedSocket(NamedTuple):
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:
+    """Return a socket connected to the first address that answers. Raises an Unreachable or a Cancelled."""
     infos = _addresses(hostname, port, family, deadline)
     error: OSError = OSError("no address")
     for index, (address_family, _, _, _, address) in enumerate(infos):
@@ -109,6 +110,7 @@ def _tune(sock: socket.socket) -> None:
 
 
 def connection_refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
+    """Return the error for a port that could not be reached."""
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             f"port {port} refuses connections",
@@ -171,6 +173,7 @@ class TunedSocket(socket.socket):
         super().close()
 
     def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return at most `size` bytes, read ahead of time where more had arrived."""
         if not self._ahead:
             self._ahead = self._buffer[: self._receive(flags)]
         data, self._ahead = self._ahead[:size], self._ahead[size:]

@@ -13,6 +13,7 @@ DOCUMENTED = (
     "api/**/*.py",
     "commands/**/*.py",
     "launch/**/*.py",
+    "remote/*.py",
     "run/**/*.py",
     "known_errors/*.py",
     "hub/*.py",
@@ -25,7 +26,8 @@ def undocumented(source: str) -> list[str]:
     """Return the public functions, and public methods of public classes, that have no docstring."""
     tree = ast.parse(source)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    members = [node for scope in (tree, *classes) for node in scope.body if isinstance(node, ast.FunctionDef)]
+    scopes: list[ast.Module | ast.ClassDef] = [tree, *classes]
+    members = [node for scope in scopes for node in scope.body if isinstance(node, ast.FunctionDef)]
     return [each.name for each in members if not each.name.startswith("_") and ast.get_docstring(each) is None]
 
 
