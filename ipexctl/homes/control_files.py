@@ -44,6 +44,8 @@ def find_control_files(
 
 
 def remove_control_files(hosts: Sequence[Host], home: str, *, with_results: bool) -> None:
+    """Remove what `find_control_files` finds, then directories that are empty, and the line for completion in
+    .bashrc."""
     for _, directory, files in _removable(hosts, home, with_results=with_results):
         for path in files:
             path.unlink(missing_ok=True)

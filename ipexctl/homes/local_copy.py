@@ -84,6 +84,10 @@ class LocalCopy:
         self._times.write_all(at)
 
     def write_status(self, document: Mapping[str, Any]) -> None:
+        """Keep the status of a run that is alive: each change of its state, else every 5 s.
+
+        `finish` keeps the last one.
+        """
         now = time.monotonic()
         state = str(document.get("state"))
         if state in FINAL or (state == self._state and now - self._status_at < _STATUS_INTERVAL):
@@ -92,6 +96,7 @@ class LocalCopy:
         self._save(document)
 
     def write_dump(self, document: Mapping[str, Any]) -> None:
+        """Keep the newest stacks of the ranks."""
         if self.error is not None:
             return
         try:
@@ -101,6 +106,7 @@ class LocalCopy:
             self._give_up(error)
 
     def write_windows(self, file: WindowsFile) -> None:
+        """Keep a file of a rank's rates, whole, in place of the one before."""
         if self.error is not None:
             return
         try:
@@ -110,11 +116,13 @@ class LocalCopy:
             self._give_up(error)
 
     def finish(self, document: Mapping[str, Any]) -> None:
+        """Close the files, and then keep a final status: with it the copy counts as complete."""
         self.close()
         if document.get("state") in FINAL:
             self._save(document)
 
     def close(self) -> None:
+        """Close the files. An error that shows only here is in `error`."""
         while self._open:
             try:
                 os.close(self._open.popitem()[1])
@@ -161,6 +169,7 @@ class ReadCopy:
 
     @property
     def is_complete(self) -> bool:
+        """True if the run had ended when it was followed last."""
         return self.status.state in FINAL
 
 
@@ -189,6 +198,7 @@ def save_final_status(directory: Path, status: RunStatus) -> None:
 
 
 def read_final_status(directory: Path) -> RunStatus | None:
+    """Return how the run ended, as the copy or a call that saw the end says; None if neither knows."""
     for name in ("status.json", "ended.json"):
         status = read_status(read_json(str(directory / name)))
         if status.state in FINAL:

@@ -20,10 +20,12 @@ _KEEP_SECONDS: Final = 3600.0
 
 
 def runs_directory() -> Path:
+    """The directory of this account's records and copies of runs."""
     return state_directory() / "runs"
 
 
 def remove_record(directory: Path, run: str) -> None:
+    """Remove the record of a run and its plan. A copy of its output stays."""
     from ipexctl.node.common.plan import PLAN_FILE  # slow to import
 
     (directory / f"{run}.json").unlink(missing_ok=True)
@@ -50,6 +52,7 @@ def mark_pending(directory: Path, run: str, unreached: Collection[str] = ()) -> 
 
 
 def clear_pending(directory: Path, run: str) -> None:
+    """Remove the marker of a run that has started, or never will."""
     with contextlib.suppress(OSError):
         (directory / f"{run}{_SUFFIX}").unlink()
 
@@ -71,6 +74,7 @@ def abandoned_runs(directory: Path) -> tuple[str, ...]:
 
 
 def starting_runs(directory: Path) -> tuple[str, ...]:
+    """Return the runs that calls of this account are starting now, or may be on another machine."""
     with contextlib.suppress(OSError):
         markers = sorted(directory.glob(f"*{_SUFFIX}"))
         return tuple(path.name.removesuffix(_SUFFIX) for path in markers if not _is_abandoned(path))

@@ -46,10 +46,15 @@ class RetentionLimits:
     def request(
         self, home: str, removal: RemovalRequest, *, mine: str | None = None, dry_run: bool = False
     ) -> PruneRunsRequest:
+        """Return the request to the agent. `mine`: the run that is just starting, and stays."""
         return {**removal, "home": home, "days": self.days, "keep": self.newest, "mine": mine, "dry_run": dry_run}
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
+    """Return the limits, with the days of IPEXCTL_KEEP_DAYS.
+
+    Raises a UserError for a value that is no number of days.
+    """
     default = RetentionLimits()
     if environ.get(_GONE):
         raise UserError(f"${_GONE} is gone: runs are removed by their age alone", fix=f"unset {_GONE}; {DAYS}=7")
@@ -98,6 +103,10 @@ def prune_nodes(
     dry_run: bool = False,
     force: bool = False,
 ) -> list[PruneResult]:
+    """Prune ended runs in each home of these runs, at the same time on all hosts.
+
+    Returns a result for each home, also of those that failed.
+    """
     removal = removal_request(force=force, known=[record.id for record in records])
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:

@@ -88,6 +88,7 @@ class RunRecord:
 
     @property
     def call_options(self) -> CallOptions:
+        """The options that chose the run's hosts, with the call that began it, to print commands like it."""
         return CallOptions(
             self.options.hosts,
             self.options.run,
@@ -109,14 +110,17 @@ class RunRecord:
 
     @property
     def agent(self) -> AgentPlace:
+        """Where the hosts have the agent, and which Python runs it."""
         return AgentPlace(self.python, self.home)
 
     @property
     def transport(self) -> Transport:
+        """How the run's hosts are reached."""
         return transport_named(self.transport_name)
 
     @property
     def rundir(self) -> str:
+        """The run's directory on its hosts."""
         return f"{self.home}/runs/{self.id}"
 
     @property
@@ -141,12 +145,14 @@ _ABOUT_RUN: Final = frozenset(("attach", "fetch", "logs", "report", "stop", "wai
 
 
 def explain_foreign_run(record: RunRecord) -> str:
+    """Return the sentence that says who began the run, and whether these are other records of the same account."""
     by = owner_text(record.plan.by)
     more = ", with other records than this call (another $HOME)" if by == owner_text(caller_here()) else ""
     return f"run {record.id} was begun by {by}{more}"
 
 
 def new_record(context: RunContext, plan: Plan, connect: ConnectOptions) -> RunRecord:
+    """Return the record of a run that this call starts; nothing is written yet."""
     spec = context.spec
     options = CallOptions(spec.options.hosts, spec.options.run)
     record = record_of(plan, context.spec.nodes_of(plan), connect, options, time.time())
@@ -200,11 +206,13 @@ class RunRegistry:
 
     @property
     def directory(self) -> Path:
+        """The directory with the records, also if it does not exist yet."""
         if self._given is not None:
             return self._given
         return runs_directory()
 
     def save(self, record: RunRecord) -> None:
+        """Write the record and its plan. Raises a UserError if they cannot be written: then the run must not start."""
         try:
             make_private_directory(self.directory)
             if isinstance(record.source, Plan):
@@ -236,9 +244,14 @@ class RunRegistry:
         return max((record.sequence for record in self.all()), default=0)
 
     def all(self) -> list[RunRecord]:
+        """Return the records that can be read, in the order in which the runs were saved."""
         return self.read_records()[0]
 
     def read_records(self, names: str = "*") -> tuple[list[RunRecord], list[UnreadableRecord]]:
+        """Return the records in the order in which the runs were saved, and the damaged ones.
+
+        `names`: a pattern for ids.
+        """
         found, damaged = list[RunRecord](), list[UnreadableRecord]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob(f"{names}.json")):
@@ -263,9 +276,11 @@ class RunRegistry:
         return record.node0 if record is not None else None
 
     def has(self, run: str) -> bool:
+        """True if there is a record of this run, damaged or not."""
         return (self.directory / f"{run}.json").is_file()
 
     def remove(self, run: str) -> None:
+        """Remove the record of a run and its plan. A copy of its output stays."""
         remove_record(self.directory, run)
 
 
@@ -357,6 +372,7 @@ def lacking_line(directory: str) -> str:
 
 
 def read_failed_call(directory: Path) -> FailedCall | None:
+    """Return the last call of `run` that started nothing; None if there is none, or if its file is damaged."""
     try:
         return decode(FailedCall, read_json_file(directory / _FAILED_CALL), "the file")
     except (OSError, ValueError):

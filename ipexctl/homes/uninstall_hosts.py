@@ -58,6 +58,7 @@ class UninstallResult(HostResult):
 
     @property
     def has_failed(self) -> bool:
+        """True if the host could not be reached, or something there could not be listed or removed."""
         return self.status in ("failed", "unreachable")
 
 
@@ -71,14 +72,17 @@ class UninstallReport(Report[UninstallResult]):
 
     @property
     def results(self) -> tuple[UninstallResult, ...]:
+        """The results of the hosts, then that of the control machine."""
         return (*self.hosts, self.control)
 
     @property
     def has_changes(self) -> bool:
+        """True if something was removed, or would be."""
         return any(result.status == "changed" for result in self.results)
 
     @property
     def exit_code(self) -> int:
+        """The exit code of the command, for the hosts and the control machine."""
         return exit_code([result.status for result in self.results])
 
 

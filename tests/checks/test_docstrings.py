@@ -16,6 +16,7 @@ DOCUMENTED = (
     "remote/*.py",
     "run/**/*.py",
     "known_errors/*.py",
+    "homes/*.py",
     "hub/*.py",
     "ui/**/*.py",
 )
