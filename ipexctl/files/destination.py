@@ -258,6 +258,7 @@ class Destination(Writer, EntryComparer):
         return directory
 
     def path_of(self, path: str) -> str:
+        """Return the whole path of a file below the destination."""
         return os.path.join(self.root, path)
 
     def _in_the_way(self, entry: ManifestEntry, kind: str) -> AgentError:
@@ -294,6 +295,7 @@ def read_umask() -> int:
 
 
 def is_disk_full(error: OSError) -> bool:
+    """True if the disk or the quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

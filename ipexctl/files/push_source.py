@@ -48,6 +48,7 @@ class PushSource:
 
     @property
     def is_file(self) -> bool:
+        """True for one file, False for a directory."""
         return bool(self.file_name)
 
     def entry_of(self, sha256: str) -> ManifestEntry:

@@ -35,6 +35,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
+        """Hash by which hosts know this list of files."""
         return hashlib.sha256(self._json).hexdigest()
 
     @cached_property

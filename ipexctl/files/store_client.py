@@ -64,6 +64,7 @@ class StoredFile:
     """Bytes that the target has, from an earlier transfer."""
 
     def to_json(self) -> StoreFile:
+        """Return the file as the agent is told of it."""
         return {"sha256": self.sha256, "name": self.name, "size": self.size}
 
     def to_send(self) -> StoreFile:

@@ -27,10 +27,12 @@ _OF_HOSTS: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")
 
 
 def is_in_allocation(environ: Mapping[str, str]) -> bool:
+    """True if this call runs inside a job that a scheduler gave hosts."""
     return any(environ.get(name) for name in _OF_HOSTS)
 
 
 def job_number(environ: Mapping[str, str]) -> str:
+    """Return the number of the Slurm job; empty outside one, and for a job whose id is no number."""
     number = job_name(environ)
     return number if number.isascii() and number.isdigit() else ""
 
@@ -46,10 +48,12 @@ _FIX_NAME_HOSTS: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
+    """Return the hosts of the job and where they come from; None outside a job."""
     return _slurm(environ) or _pbs(environ)
 
 
 def node_names(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the nodes of a Slurm job; empty outside one, or if Slurm's list cannot be read."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     try:
         return frozenset(expand(nodes)) if nodes else frozenset()

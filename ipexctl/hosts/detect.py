@@ -27,6 +27,7 @@ _FIRST_LINE = re.compile(r"^[ \t]*(?=[^\s#;])", re.MULTILINE)
 
 
 def detect(text: str, suffix: str = "") -> Format:
+    """Return the format of a file of hosts: by its suffix, else by what its text looks like."""
     by_suffix = _BY_SUFFIX.get(suffix.lower())
     if by_suffix is not None:
         return by_suffix

@@ -37,6 +37,7 @@ class WordError(UserError):
         self.column = column
 
     def moved(self, by: int) -> WordError:
+        """Return the error for a word that begins this many columns further right."""
         return WordError(self.message, column=self.column + by, fix=self.fix)
 
 
@@ -55,11 +56,13 @@ def quote(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
+    """Return a question with the known name that is nearest to the word; `otherwise` if none is near."""
     near = get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {quote(near[0] + behind)}?" if near else otherwise
 
 
 def describe(character: str) -> str:
+    """Return how to call a character in an error, also one that nobody sees."""
     if character == "\t":
         return "a tab"
     if character == " ":
@@ -88,6 +91,7 @@ def check_host(name: str) -> None:
 
 
 def check_user(user: str) -> str:
+    """Return the user's name. Raises a WordError for one that ssh or a shell would read as something else."""
     if not user:
         raise WordError("the user's name is missing")
     if _USER.fullmatch(user) is None:
@@ -156,6 +160,7 @@ def private_keys(hosts: Iterable[Host]) -> tuple[Path, ...]:
 
 
 def ssh_options(host: Host) -> list[str]:
+    """Return the options with which the ssh program reaches the host, as this call was told."""
     options: list[str] = []
     if host.ssh_config:
         options += ["-F", str(host.ssh_config)]
@@ -217,6 +222,7 @@ def find_leaders(hosts: Iterable[T], store_of: Callable[[T], Hashable]) -> dict[
 
 
 def is_loopback(address: str) -> bool:
+    """True for a name or address that means this machine everywhere."""
     if address in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:

@@ -37,6 +37,7 @@ class Roster:
         self._entries = 0
 
     def add(self, host: Host, line: int) -> None:
+        """Take a host of this line. Raises a RosterError for too many."""
         self._entries += 1
         if self._entries > MAX_ENTRIES:
             raise RosterError(
@@ -45,6 +46,7 @@ class Roster:
         self._lines.setdefault(host.name, []).append((line, host))
 
     def hosts(self) -> tuple[Host, ...]:
+        """Return the hosts in the order of the file; those that are named several times once."""
         if len(self._lines) == self._entries:
             return tuple(lines[0][1] for lines in self._lines.values())
         has_slots = any(host.slots is not None for lines in self._lines.values() for _, host in lines)
@@ -100,6 +102,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read_count(text: str, what: str, *, maximum: int = MAX_SLOTS, example: str = "4") -> int:
+    """Return a whole number from 1 to `maximum`. Raises a WordError that names `what` is counted."""
     if _COUNT.fullmatch(text) is None:
         raise WordError(f"{what} must be a whole number, not {quote(text)}", fix=f"such as {example}")
     number = int(text)
@@ -110,6 +113,7 @@ def read_count(text: str, what: str, *, maximum: int = MAX_SLOTS, example: str =
 
 
 def read_port(text: str) -> int:
+    """Return the number of a port. Raises a WordError."""
     return read_count(text, "port", maximum=MAX_PORT, example="2222")
 
 
@@ -127,11 +131,13 @@ def read_path(text: str, base: Path) -> Path:
 
 
 def read_ssh_config(text: str, base: Path) -> Path:
+    """Return the path of a file of ssh settings, relative to `base`."""
     # `ssh -F none` means no configuration; an empty file works for every reader.
     return Path("/dev/null") if text == "none" else read_path(text, base)
 
 
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
+    """Return key → pair of a line's settings. Raises a WordError for one that is unknown, given twice or empty."""
     fields: dict[str, Pair] = {}
     for pair in pairs:
         key = pair.key.text.replace("-", "_")
@@ -146,6 +152,7 @@ def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
 
 
 def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Host]:
+    """Return the hosts of one entry: a name may stand for many, as `node[1-4]`. Raises a WordError."""
 
     def value(key: str, parse: Callable[[str], Value]) -> Value | None:
         pair = fields.get(key)
@@ -201,6 +208,10 @@ _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
 def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
+    """Return the hosts of a hostfile. Raises a FileError that names line and column.
+
+    `found`: how to name the file, if it was found and not named; some settings are refused then.
+    """
     lines = text.removeprefix("\ufeff").split("\n")
     source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     roster = Roster()

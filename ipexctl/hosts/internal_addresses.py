@@ -35,6 +35,7 @@ class InterfaceAddress:
 
     @property
     def network(self) -> Network:
+        """The network to which the address belongs."""
         return _network_of(self.address, self.prefix)
 
     @property
@@ -62,6 +63,7 @@ class HostAddresses:
 
     @property
     def reached_nic(self) -> InterfaceAddress | None:
+        """The interface with the address by which ssh reaches the host; None behind a NAT or a bastion."""
         return next((nic for nic in self.nics if nic.address == self.reached), None)
 
 
@@ -82,6 +84,7 @@ class InterfaceChoice:
             )
 
     def covers(self, nic: InterfaceAddress) -> bool:
+        """True if the interface is the one that was asked for, by its name or by its network."""
         if self._network is not None:
             return ipaddress.ip_address(nic.address) in self._network
         return nic.interface == self.text
@@ -120,6 +123,7 @@ def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ..
 
 
 def address_in(addresses: HostAddresses, network: Network) -> str | None:
+    """Return the host's address in this network, the one that ssh uses first; None if it has none there."""
     members = [nic.address for nic in addresses.nics if nic.network == network and nic.joins_hosts]
     return addresses.reached if addresses.reached in members else next(iter(members), None)
 

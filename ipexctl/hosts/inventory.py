@@ -212,15 +212,18 @@ class Inventory:
         self._entries = 0
 
     def group(self, name: str) -> Group:
+        """Return the group of this name, made empty if it is new."""
         return self.groups.setdefault(name, Group())
 
     def add_child(self, parent: str, child: str, line: int, column: int) -> None:
+        """Put a group into another. Raises a FileError for `all`, which holds every group."""
         if child == ALL:
             raise self.source.error(line, column, "'all' holds every group and can't be a child of one")
         self.group(child)
         self.group(parent).children.setdefault(child, (line, column))
 
     def add_hosts(self, group: str, pattern: str, settings: Mapping[str, HostSetting], line: int, column: int) -> None:
+        """Put the hosts of a pattern such as `node[1:4]` into a group. Raises a FileError."""
         try:
             word = read_host_word(pattern, column=column, names_of=expand_ranges)
             own = dict(settings)
@@ -241,6 +244,7 @@ class Inventory:
             self._positions.setdefault(name, (line, column))
 
     def hosts(self) -> tuple[Host, ...]:
+        """Return all hosts in the order of the file, with the variables of their groups; a host's own count more."""
         parents: dict[str, list[str]] = {name: [] for name in self.groups}
         for name, group in self.groups.items():
             for child in group.children:

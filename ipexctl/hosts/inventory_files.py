@@ -25,6 +25,7 @@ _PARTS: Final = ("hosts", "children", "vars")
 
 
 def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
+    """Return the hosts of an Ansible inventory in INI. Raises a FileError. `found`: as of `read_hostfile`."""
     lines = text.removeprefix("\ufeff").split("\n")
     source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     reader = _IniReader(Inventory(source))
@@ -144,6 +145,7 @@ def _bare_word(first: Word, word: Word) -> WordError:
 
 
 def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
+    """Return the hosts of an Ansible inventory in YAML. Raises a FileError. `found`: as of `read_hostfile`."""
     tree = YamlTree(text, path, base, found)
     if tree.root is None or is_null(tree.root):
         return ()

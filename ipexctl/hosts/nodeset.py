@@ -44,10 +44,12 @@ def expand_ranges(text: str) -> tuple[str, ...]:
 
 
 def split_specs(text: str) -> tuple[str, ...]:
+    """Return the parts of a list such as `n[1,3],m`, whose commas in brackets separate nothing."""
     return tuple(part for _, part in _split_parts(text))
 
 
 def fold(names: Iterable[str]) -> str:
+    """Return the names as one text, such as `node[1-4],login`: each once, numbered ones folded."""
     unique = dict.fromkeys(names)
     foldable = [name for name in unique if _FOLDABLE.fullmatch(name)]
     others = [name for name in unique if not _FOLDABLE.fullmatch(name)]

@@ -35,6 +35,7 @@ class SourceFile(NamedTuple):
         return FileError(self.path, number, what, text=text, column=column, fix=fix)
 
     def found_error(self, number: int, column: int, setting: str, reason: str) -> FileError:
+        """Return the error for a setting that counts only in a file that the user has named."""
         return self.error(
             number,
             column,
@@ -43,10 +44,12 @@ class SourceFile(NamedTuple):
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:
+        """Return the error of a word, with the file and the line."""
         return self.error(number, error.column, error.message, fix=error.fix)
 
 
 def name_hostfile(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
+    """Return the option that names the hostfile, and the variable that does for all commands."""
     one_call = f"-H {shlex.quote(str(path))}"
     if not by_variable:
         return one_call

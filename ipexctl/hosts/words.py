@@ -26,9 +26,11 @@ class Word(NamedTuple):
     column: int
 
     def read(self, parse: Callable[[str], Value]) -> Value:
+        """Return what `parse` makes of the word. Its WordError gets the word's column."""
         return read_at(self.column, parse, self.text)
 
     def error(self, what: str, fix: str = "") -> WordError:
+        """Return an error at this word."""
         return WordError(what, column=self.column, fix=fix)
 
 
@@ -54,6 +56,7 @@ def split_words(line: str, *, escapes: bool = False) -> list[Word]:
 
 
 def refuse_invisible(line: str, end: int) -> None:
+    """Raise a WordError for the first character before `end` that nobody sees in an editor."""
     match = None if line.isprintable() else re.search(_INVISIBLE, line[:end])
     if match is not None:
         fix = "type a plain blank instead" if match[0].isspace() else "delete that character"
@@ -146,6 +149,7 @@ def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tup
 
 
 def read_address(word: str) -> str:
+    """Return the address, without the brackets of IPv6. Raises a WordError."""
     match = _BRACKETED_IPV6.fullmatch(word)
     address = match[1] if match is not None and not match[2] else word
     check_host(address)

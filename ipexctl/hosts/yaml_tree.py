@@ -59,10 +59,12 @@ class YamlTree:
         self.root = self._compose(text)
 
     def error(self, node: YamlNode, what: str, *, fix: str = "") -> FileError:
+        """Return an error at this node."""
         mark = node.start_mark
         return self.error_at(mark.line + 1, mark.column + 1, what, fix=fix)
 
     def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
+        """Return an error at this line and column, both counted from 1."""
         return self.source.error(line, column, what, fix=fix)
 
     def entries(self, node: YamlNode, what: str, depth: int = 0) -> list[Entry]:
@@ -86,9 +88,11 @@ class YamlTree:
         return list({**merged, **own_entries}.values())
 
     def items(self, node: YamlNode, depth: int = 0) -> list[YamlNode]:
+        """Return the nodes of a list."""
         return list(self._step(node, depth))
 
     def text(self, node: YamlNode) -> str:
+        """Return the value as text: JSON for lists and mappings; empty for null."""
         if is_null(node):
             return ""
         if node.id == "scalar":
@@ -151,10 +155,12 @@ class YamlTree:
 
 
 def is_null(node: YamlNode) -> bool:
+    """True for `null`, `~` and no value."""
     return bool(node.tag == _NULL)
 
 
 def kind(node: YamlNode) -> str:
+    """Return how to call the node in an error."""
     if node.id == "scalar":
         return quote(str(node.value)) if node.value else "an empty text"
     return "a list" if node.id == "sequence" else "a mapping"

@@ -84,10 +84,12 @@ class PackageDeclaration:
 
     @property
     def normalized(self) -> str:
+        """The name as indexes compare it."""
         return normalize(self.name)
 
     @property
     def commands(self) -> Mapping[str, str]:
+        """Command → the function that it calls."""
         return self.entry_points.get("console_scripts", {})
 
 
@@ -120,10 +122,12 @@ def is_below(path: str) -> bool:
 
 
 def safe_name(value: object) -> str:
+    """Return the value if it can be the name of a package; else empty."""
     return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
 
 
 def safe_version(value: object) -> str:
+    """Return the value if it can be a version; else empty."""
     return value.strip() if isinstance(value, str) and _VERSION.fullmatch(value.strip()) else ""
 
 
@@ -164,11 +168,13 @@ def table(values: Any, *names: str) -> Mapping[str, Any]:
 
 
 def texts(values: Any) -> tuple[str, ...]:
+    """Return the texts among the values, which a stranger's file may have in any shape."""
     found = values if isinstance(values, (list, tuple)) else (values,)
     return tuple(value for value in found if isinstance(value, str))
 
 
 def requirement_texts(values: Any) -> tuple[str, ...]:
+    """Return the values that are requirements."""
     return tuple(value for value in texts(values) if _REQUIREMENT.fullmatch(value))
 
 

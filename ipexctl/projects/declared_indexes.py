@@ -53,6 +53,7 @@ class ProjectIndexes:
 
 
 def check_url(url: str) -> str:
+    """Return the URL. Raises a UserError that shows it without a login."""
     try:
         urlsplit(url)
     except ValueError as error:
@@ -62,6 +63,7 @@ def check_url(url: str) -> str:
 
 
 def is_of_pytorch(url: str) -> bool:
+    """True for an index of PyTorch's own site."""
     return urlsplit(url).hostname == "download.pytorch.org"
 
 

@@ -32,18 +32,22 @@ class OwnPackage:
 
     @property
     def file(self) -> str:
+        """The file that declares the package, relative to the project."""
         return posixpath.normpath(posixpath.join(self.directory, self.declaration.file))
 
     @property
     def name(self) -> str:
+        """The name as it is declared."""
         return self.declaration.name
 
     @property
     def normalized(self) -> str:
+        """The name as indexes compare it."""
         return self.declaration.normalized
 
     @property
     def version(self) -> str:
+        """The declared version; a stand-in for one that only its build knows."""
         return self.declaration.version or _LOCAL_VERSION
 
 
@@ -76,6 +80,7 @@ class ProjectLayout:
 
     @property
     def search_paths(self) -> tuple[Path, ...]:
+        """Directories of the project's own modules on this machine."""
         return tuple(self.root / path for path in self.paths)
 
     @property
@@ -85,11 +90,13 @@ class ProjectLayout:
 
     @property
     def own_modules(self) -> frozenset[str]:
+        """Names of the modules of the project's own packages."""
         return frozenset(
             module for package in self.own for path in package.paths for module in modules_in(self.root / path)
         )
 
     def is_own(self, name: str) -> bool:
+        """True if a package of this name is one of the project."""
         return normalize(name) in self.members
 
     def describe(self) -> str:

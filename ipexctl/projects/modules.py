@@ -101,6 +101,8 @@ def _names_in(directory: Path) -> frozenset[str]:
 
 
 def is_namespace(directory: Path, module: str) -> bool:
+    """True if Python would import the directory as a namespace: it has no `__init__`, and no file of that name is
+    beside it."""
     names = (f"{module}/__init__", module)
     return (directory / module).is_dir() and not any(has_file(directory, name) for name in names)
 
@@ -194,6 +196,7 @@ def count_tokens(data: bytes) -> int:
 
 
 def is_too_long(data: bytes) -> bool:
+    """True if reading the text's syntax would take too long."""
     return len(data) > MOST_TOKENS and count_tokens(data) > MOST_TOKENS
 
 
@@ -209,6 +212,7 @@ def parse(data: bytes) -> ast.Module | None:
 
 
 def top_level_imports(script: Path) -> tuple[str, ...]:
+    """Return the first names of the modules that a script always imports; empty if it cannot be read."""
     tree = parse(read_or_empty(script, SCRIPT))
     names = imported_names(tree, is_script=True) if tree is not None else ()
     return tuple(dict.fromkeys(name.module.partition(".")[0] for name in names if not name.level))[:MOST_IMPORTS]
@@ -234,11 +238,13 @@ def imported_part(tree: ast.Module) -> ast.Module:
 
 
 def is_main_guard(node: ast.If) -> bool:
+    """True for `if __name__ == …`."""
     test = node.test
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
+    """Yield what an import statement names; nothing for other statements."""
     if isinstance(node, ast.Import):
         yield from (ImportedName(alias.name, 0, (), node.lineno) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

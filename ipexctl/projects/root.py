@@ -133,6 +133,10 @@ class ProjectHere(NamedTuple):
 
     @classmethod
     def find(cls) -> ProjectHere:
+        """Return the project around the current directory.
+
+        It is empty if there is none, or if the directory is gone.
+        """
         found = cls()
         with contextlib.suppress(OSError, UserError):
             found = cls(Path.cwd())
@@ -150,6 +154,7 @@ class ProjectHere(NamedTuple):
 
 
 def is_marked(path: Path) -> bool:
+    """True if the directory has a file or directory by which a project is known, such as .git."""
     return _has_any(path, MARKS)
 
 
@@ -171,6 +176,7 @@ def _plain(path: Path) -> Path:
 
 
 def root_problem(root: Path) -> str:
+    """Return why the directory must not be a project, such as a home; empty if it may."""
     problem = describe_root_problem(real_path(root), home_directories(), own_directories())
     return f"{problem}: all of it would be copied to every host" if problem else ""
 
@@ -188,6 +194,7 @@ def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path]
 
 
 def home_directories() -> tuple[Path, ...]:
+    """Return this account's homes: by $HOME and by the account's entry."""
     homes = [os.path.expanduser("~")]
     with contextlib.suppress(KeyError):
         homes.append(pwd.getpwuid(os.getuid()).pw_dir)
@@ -195,6 +202,7 @@ def home_directories() -> tuple[Path, ...]:
 
 
 def own_directories() -> tuple[Path, ...]:
+    """Return the directories in which ipexctl keeps its own files."""
     directories = (cache_directory(), state_directory(), data_directory())
     return tuple(real_path(path) for path in (os.path.expanduser(DEFAULT_HOME), *directories))
 

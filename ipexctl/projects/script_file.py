@@ -91,11 +91,13 @@ class ScriptFile:
     """The command to type if a directory above the working directory has the module of `-m`."""
 
     def line(self, number: int) -> str:
+        """Return a line of the script, counted from 1; empty if there is no such line."""
         lines = (self.text or "").split("\n")
         return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
     @property
     def source(self) -> bytes:
+        """The text as bytes; empty for one that is too long or was not read."""
         text = self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else ""
         return text.encode("utf-8", "surrogateescape")
 
@@ -122,6 +124,7 @@ class ProjectLocation:
 
     @property
     def mpi_import(self) -> MpiImport | None:
+        """The script's import of an MPI, if it has one."""
         return self.script.mpi_import if self.script is not None else None
 
 

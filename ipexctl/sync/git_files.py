@@ -23,6 +23,7 @@ ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Permi
 
 
 def read_ignore_file(path: Path, trust: str) -> bytes:
+    """Return the text of an ignore file. Raises a UserError for one that is too large or that others may write."""
     try:
         content = read_regular(path, IGNORE_FILE)
     except TooLargeError:
@@ -34,6 +35,7 @@ def read_ignore_file(path: Path, trust: str) -> bytes:
 
 
 def repository_of(root: Path) -> Path | None:
+    """Return the nearest directory above, or this one, that has a `.git`; None outside a repository."""
     return next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
 
 

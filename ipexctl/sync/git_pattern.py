@@ -37,4 +37,5 @@ class GitPattern(GitIgnoreSpecPattern):
 
 
 def make_spec(patterns: Sequence[GitPattern]) -> GitIgnoreSpec:
+    """Return a matcher of these patterns, in which the last one that fits decides."""
     return GitIgnoreSpec(patterns, backend="simple")

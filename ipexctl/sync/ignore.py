@@ -108,6 +108,10 @@ class Layer:
     """Number of the patterns, which are the first, that are git's own: git keeps a file that it tracks."""
 
     def excludes(self, path: str, tracked: Callable[[], Container[str]] = tuple) -> bool | None:
+        """True if the layer leaves the path out, False if it takes it in, None if it says nothing.
+
+        What git tracks is never left out by git's own patterns.
+        """
         found = self.spec.check_file(self._relative(path))
         is_of_git = found.include and found.index is not None and found.index < self.git_patterns
         return False if is_of_git and path.rstrip("/") in tracked() else found.include
@@ -144,6 +148,7 @@ def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
+    """Return the patterns of a directory's ignore files; None if it has none."""
     files: dict[str, list[str]] = {}
     root = directory if not base or base.startswith("+") else directory.parents[base.count("/") - 1]
     trust = f"{root}/*"  # one entry for all directories of the project
@@ -155,6 +160,7 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
 
 
 def outer_layers(root: Path) -> tuple[Layer, ...]:
+    """Return the layers above the project: those of the repository and of the directories between."""
     repository = repository_of(root)
     if repository is None:
         return ()
@@ -231,6 +237,7 @@ def parents_of_pattern(pattern: str) -> tuple[str, ...]:
 
 
 def pattern_for(path: str) -> str:
+    """Return the pattern that fits exactly this path."""
     return "/" + "".join(f"\\{c}" if c in "\\*?[!# " else c for c in os.fspath(path))
 
 

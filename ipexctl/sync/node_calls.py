@@ -85,6 +85,7 @@ class SyncReport(Report[SyncResult]):
         )
 
     def differences(self, name: str, what: str) -> Iterator[str]:
+        """Yield a line for each group of hosts with the same paths in the field `name`."""
         paths_of = attrgetter(name)
         for paths in dict.fromkeys(filter(None, map(paths_of, self.hosts))):
             names = fold(result.host.name for result in self.hosts if paths_of(result) == paths)
@@ -100,6 +101,7 @@ class TreeCallOptions(NamedTuple):
     ended: tuple[str, ...] = ()
 
     def fields(self) -> TreeRequest:
+        """Return the request to the agent."""
         return {
             "home": self.home,
             "project": self.project.name,
@@ -213,6 +215,7 @@ class TreeCall:
         return self._reply().decode(PutReply), self._stdin.read_bytes - before
 
     def end(self) -> Future[None]:
+        """Let the agent end. Returns the future of its end."""
         self._continue()
         self._requests.put(None)
         return self._call

@@ -38,6 +38,7 @@ class PathNotes:
                     note.unlink(missing_ok=True)
 
     def text_of(self, path: str) -> str:
+        """Return what is noted of the path; empty if nothing is."""
         path = real_name(path)
         with contextlib.suppress(UserError):
             noted = read_json(self._directory / _file_of(path))
@@ -70,6 +71,7 @@ def real_name(path: str) -> str:
 
 
 def names_below(root: Path, paths: Iterable[str]) -> frozenset[str]:
+    """Return the paths below the directory, relative to it."""
     prefix = f"{os.fspath(root)}/"
     return frozenset(path[len(prefix) :] for path in paths if path.startswith(prefix))
 
@@ -79,6 +81,7 @@ _SECRET: Final = PathNotes("env-files")
 
 
 def note_fetched(paths: Iterable[str]) -> None:
+    """Note that fetch wrote these files, so that sync does not send them back."""
     _FETCHED.add(paths)
 
 

@@ -129,6 +129,7 @@ def _some(paths: Sequence[str], most: int = 3) -> str:
 
 
 def remember(project: Project) -> None:
+    """Keep the manifest that was sent: a later sync looks up what a host's copy has. A failure to write is ignored."""
     with contextlib.suppress(OSError):
         make_private_directory(project.cache)
         path = project.cache / f"{project.manifest.digest}.gz"
@@ -145,6 +146,7 @@ def _remembered(project: Project) -> list[Path]:
 
 
 def read_sent_manifest(project: Project, digest: str) -> Manifest | None:
+    """Return the manifest with this digest; None if it is not kept here, or is damaged."""
     if len(digest) != 64 or not digest.isalnum():
         return None
     try:
@@ -191,6 +193,7 @@ class Hashes:
         return digest
 
     def save(self) -> None:
+        """Keep the hashes for the next sync, if they have changed."""
         if self._next == self._cached:
             return
         with contextlib.suppress(OSError):

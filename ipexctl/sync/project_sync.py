@@ -54,6 +54,7 @@ class SyncPlan(NamedTuple):
 
 
 def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> SyncPlan:
+    """Return which copy of the project to use, which hosts have it, and which get it from whom. Pure."""
     present = [host for host in hosts if host.name in answers]
     generations = [generation for host in present for generation in answers[host.name].generations]
     ended = {run for generation in generations for run in generation.ended}
@@ -124,6 +125,7 @@ class TreeQuery:
         return answered
 
     def send(self, request: TreeCallOptions, watch: Watch) -> list[Outcome[Host, TreeCall]]:
+        """Send the request to all hosts, and return their answers. May be called once."""
         self._watch = watch
         self._request.set_result(request)
         return self._outcomes.result()
@@ -149,9 +151,11 @@ class ProjectSync:
 
     @property
     def needs_upload(self) -> bool:
+        """True if some host lacks the project as it is now."""
         return self.plan is not None and bool(self.plan.leaders or self.plan.followers)
 
     def query(self, query: TreeQuery | None = None) -> None:
+        """Ask the hosts for their copies, and plan the upload. `query`: one that was begun before."""
         self._query(self.hosts, query)
         refusal = check_same_home({name: answer.home for name, answer in self.answers.items()})
         if refusal is not None:
@@ -167,6 +171,7 @@ class ProjectSync:
         self._end_calls([host for host in self.hosts if host not in self.plan.leaders])
 
     def upload(self) -> SyncReport:
+        """Send the project to the hosts that lack it. Returns the report of all hosts."""
         if self.plan is not None and self.needs_upload:
             self._note_generation(self.plan)
             self._upload(self.plan)

@@ -76,10 +76,12 @@ class ScanResult:
 
     @property
     def files(self) -> int:
+        """How many files and links, without directories."""
         return sum(found.kind != "d" for found in self.found)
 
     @property
     def size(self) -> int:
+        """Bytes of all files."""
         return sum(found.size for found in self.found if found.kind == "f")
 
 
@@ -193,6 +195,7 @@ def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.st
 
 
 def unreadable(error: OSError, path: bytes) -> UserError:
+    """Return the error for a path that cannot be read, and how to leave it out."""
     fix = "make it readable, or leave it out: --exclude or .ipexctlignore"
     return errors.unreadable(error, os.fsdecode(error.filename or path), fix)
 
@@ -209,6 +212,7 @@ class LargeEntry(NamedTuple):
 
 
 def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tuple[LargeEntry, ...]:
+    """Return the entries with the most bytes, or files, each as deep as nearly all of it lies in one place."""
     sizes, counts = Counter[str](), Counter[str]()
     for path, size in files:
         while path:
