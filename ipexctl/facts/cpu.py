@@ -30,6 +30,7 @@ class CpuList:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> CpuList:
+        """Return a list of these CPUs, sorted and each once."""
         return cls(tuple(sorted(set(numbers))))
 
     def __len__(self) -> int:
@@ -46,6 +47,7 @@ class CpuList:
         return CpuList(tuple(number for number in self.cpus if number in kept))
 
     def covers(self, other: CpuList) -> bool:
+        """True if all CPUs of the other list are in this one."""
         return set(self.cpus) >= set(other.cpus)
 
     def __str__(self) -> str:
@@ -95,6 +97,7 @@ class NumaNode(NamedTuple):
 
 
 def format_numa_nodes(numbers: Iterable[int | None]) -> str:
+    """Return such as `NUMA nodes 0-1`. None among the numbers is left out."""
     known = CpuList.of(number for number in numbers if number is not None)
     return f"NUMA node{'s' * (len(known) > 1)} {known}"
 
@@ -135,6 +138,7 @@ class Cpu(NamedTuple):
 
     @property
     def isa(self) -> dict[str, bool | None]:
+        """Instruction set → whether the processor has it; None for all if its flags are unknown."""
         has: dict[str, bool | None] = {name: name in self.flags if self.flags else None for name in _ISA}
         if has["amx_tile"] and self.family == 6 and self.model in _AMX_FP16_MODELS:
             has["amx_fp16"] = True
@@ -142,10 +146,12 @@ class Cpu(NamedTuple):
 
     @property
     def tier(self) -> Tier | None:
+        """The strongest tier of which the processor has all instructions; None if its flags are unknown."""
         return tier_of(self.arch, self.flags)
 
     @property
     def numa_nodes(self) -> int | None:
+        """How many NUMA nodes have CPUs; None if that is unknown. Nodes of memory alone are not counted."""
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
@@ -166,12 +172,14 @@ class Cpu(NamedTuple):
 
     @property
     def allowed_cpus(self) -> CpuList | None:
+        """The CPUs that this account's processes may use; None if they are unknown."""
         if self.affinity is None:
             return self.online
         return self.affinity & self.online if self.online else self.affinity
 
     @property
     def allowed_cores(self) -> tuple[CpuList, ...]:
+        """The CPUs of each core that processes may use; one CPU is a core of its own if siblings are unknown."""
         usable = self.allowed_cpus
         if usable is None:
             return ()
@@ -212,6 +220,7 @@ def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
 
 
 def cpu_json(cpu: Cpu) -> dict[str, Any]:
+    """Return the processor as doctor's JSON has it."""
     return {
         **{name: getattr(cpu, name) for name in _JSON_FIELDS},
         "allowed_cpus": None if cpu.allowed_cpus is None else str(cpu.allowed_cpus),
@@ -246,6 +255,7 @@ _KEYS: Final = ("cpu", "numa", "status", "init", "cgroup")
 
 
 def parse_cpu(answers: Answers, arch: str | None) -> Cpu:
+    """Return the processor. What the host did not tell is None or empty."""
     lines = tuple((key, values) for key, values in answers.values.items() if key.startswith(_KEYS))
     return _parse_cpu(lines, arch)
 

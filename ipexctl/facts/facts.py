@@ -48,6 +48,7 @@ _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
 def joining_addresses(nic: Nic) -> tuple[InterfaceAddress, ...]:
+    """Return the addresses of an interface by which other hosts can reach it; none for a local one such as docker0."""
     if nic.kind in _LOCAL_KINDS:
         return ()
     candidates = (InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
@@ -61,6 +62,7 @@ def addresses_of(facts: Facts, address: str) -> HostAddresses:
 
 
 def addresses_among(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str] | Refusal:
+    """Return host → the address by which the others reach it; or the refusal, if the hosts share no network."""
     probed = [host for host in hosts if host.name in facts]
     known = {host.name: addresses_of(facts[host.name], host.address) for host in probed}
     return internal_addresses(known, probed, iface)
@@ -117,6 +119,7 @@ class Facts(NamedTuple):
 
 
 def to_json(facts: Facts) -> dict[str, Any]:
+    """Return the facts as JSON, without what belongs to this call's connection alone."""
     fields = _fields(facts)
     del fields["network"]["reached"]  # belongs to this call's connection, not to the host
     return {**fields, "machine": facts.machine}
@@ -146,6 +149,10 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def parse(text: str) -> Facts:
+    """Return the facts from the probe's output.
+
+    What is missing or damaged there is None or empty; nothing is raised.
+    """
     answers = read_answers(text)
     system = parse_system(answers)
     mounts = parse_mounts(answers)

@@ -43,6 +43,7 @@ class Skew(NamedTuple):
 
 
 def skew(clock: float, sent: float, received: float) -> Skew:
+    """Return how far the host's clock is ahead, in seconds, and how uncertain that is: half of the round trip."""
     half = max(0.0, received - sent) / 2
     return Skew(clock - sent - half, half)
 
@@ -157,4 +158,5 @@ def gather_facts(
 
 
 def names_of(host: Host) -> tuple[str, ...]:
+    """Return the names by which others may look the host up."""
     return tuple(name for name in (host.name, host.internal) if name)

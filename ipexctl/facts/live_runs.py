@@ -123,6 +123,7 @@ class _Program(NamedTuple):
 
 
 def parse_live_runs(answers: Answers) -> RunsOnHost:
+    """Return the runs whose programs live on the host, and the calls that wait there."""
     boot, owners = natural(answers.first("run.boot")), _owners(answers)
     cores: dict[int, set[int]] = {}
     for line in answers.all("run.cores"):
@@ -191,6 +192,7 @@ def _holder(answers: Answers, owners: Mapping[int, str]) -> LockHolder | None:
 
 
 def read_host_snapshot(text: str) -> HostSnapshot | None:
+    """Return what lives on the host; None if the output is cut off."""
     answers = read_answers(text)
     if "looked" not in answers:
         return None

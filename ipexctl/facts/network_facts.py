@@ -26,6 +26,7 @@ class Address(NamedTuple):
 
     @property
     def family(self) -> Literal[4, 6]:
+        """4 or 6, of IP."""
         return 6 if ":" in self.address else 4
 
 
@@ -70,6 +71,7 @@ class Network(NamedTuple):
 
     @property
     def addresses(self) -> frozenset[str]:
+        """All addresses of the host."""
         return frozenset(address.address for nic in self.nics for address in nic.addresses)
 
     @property
@@ -78,6 +80,7 @@ class Network(NamedTuple):
         return any(device.state == "active" for device in self.rdma)
 
     def nic(self, name: str) -> Nic | None:
+        """The interface with this name; None if there is none."""
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def nic_with(self, address: str | None) -> Nic | None:
@@ -86,6 +89,7 @@ class Network(NamedTuple):
 
 
 def parse_network(answers: Answers) -> Network:
+    """Return the host's names, addresses and routes, by `ip` or, without it, by the kernel's tables."""
     words = answers.words("uname")
     names = _resolved(answers)
     canonical, own = names.pop(0, None) or (None, None)
@@ -144,6 +148,7 @@ _PASSING = re.compile(r" (tentative|deprecated|temporary)\b")
 
 
 def parse_ip_addr(lines: Iterable[str]) -> Mapping[str, Sequence[Address]]:
+    """Return interface → its addresses by `ip -o addr`, without tentative, deprecated and temporary ones."""
     result: defaultdict[str, list[Address]] = defaultdict(list)
     for line in lines:
         match = _ADDRESS.match(line)

@@ -35,6 +35,7 @@ def package_command(system: System, apt: str, dnf: str, zypper: str) -> str:
 
 
 def python_without_root(version: str) -> str:
+    """Return the advice that gives an account this Python."""
     return Fix(
         "without root, if you trust astral.sh: `curl -LsSf https://astral.sh/uv/install.sh | sh && ~/.local/bin/uv "
         f"python install {version}`"
@@ -60,6 +61,7 @@ the check whose sum can wrap around, 2.14.0 and 2.15.0 have the new one.
 
 
 def minor_of(version: str | None) -> tuple[int, int] | None:
+    """Return (3, 11) of `3.11.2`; None for text that is no version."""
     parts = (version or "").split("+")[0].split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
@@ -83,6 +85,7 @@ class Python(NamedTuple):
 
     @property
     def minor(self) -> tuple[int, int] | None:
+        """(3, 11) of 3.11.2; None if the version is unknown."""
         return minor_of(self.version)
 
 
@@ -103,22 +106,27 @@ class Env(NamedTuple):
 
     @property
     def torch(self) -> str | None:
+        """Version of PyTorch; None without it."""
         return self.packages.get("torch")
 
     @property
     def ipex(self) -> str | None:
+        """Version of Intel Extension for PyTorch; None without it."""
         return self.packages.get("intel-extension-for-pytorch")
 
     @property
     def oneccl_bindings(self) -> str | None:
+        """Version of oneCCL's bindings; None without them."""
         return self.packages.get("oneccl-bind-pt")
 
     @property
     def oneccl(self) -> str | None:
+        """Version of oneCCL; None without it."""
         return self.packages.get("oneccl")
 
     @property
     def mpi(self) -> str | None:
+        """Version of Intel MPI; None without it."""
         return self.packages.get("impi-rt")
 
 
@@ -140,14 +148,17 @@ class Software(NamedTuple):
 
     @property
     def running_pythons(self) -> tuple[Python, ...]:
+        """Pythons that wheels of PyTorch may fit: 64 bits, and not musl."""
         return tuple(each for each in self.pythons if each.minor and each.libc != "musl" and each.arch not in _32_BITS)
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:
+        """Paths of the Pythons that can run the agent."""
         return tuple(python.path for python in self.pythons if (python.minor or (0, 0)) >= (3, 8))
 
 
 def parse_software(answers: Answers) -> Software:
+    """Return the Pythons, environments, MPIs and libraries that the probe found."""
     return Software(
         pythons=tuple(_python(line) for line in answers.all("python")),
         envs=_envs(answers),
@@ -214,6 +225,7 @@ def _mpi(line: str, login_path: str) -> Mpi:
 
 
 def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
+    """Return the MPI whose mpirun prints this banner; its flavor is `unknown` for a banner that no row knows."""
     row = recognised(banner)
     is_mvapich = "MVAPICH" in banner or (row is MPICH and "mvapich" in path.lower())
     flavor: FoundFlavor = "mvapich" if is_mvapich else row.flavor if row is not None else "unknown"

@@ -38,6 +38,7 @@ class System(NamedTuple):
 
     @property
     def is_linux(self) -> bool:
+        """True if the kernel says that it is Linux."""
         return self.kernel_name == "Linux"
 
 
@@ -193,6 +194,7 @@ class Environment(NamedTuple):
 
 
 def parse_system(answers: Answers) -> System:
+    """Return kernel, distribution and C library."""
     name, _, release, arch, *_ = [*answers.words("uname"), None, None, None, None]
     release_file = {
         key: value.strip("\"'") for key, _, value in (line.partition("=") for line in answers.all("os_release"))
@@ -223,6 +225,7 @@ def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
 
 
 def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
+    """Return the memory, with the lowest limit of the account's control groups."""
     limit = _lowest(answers, "cgroup.memory.max", "cgroup.memory.limit_in_bytes")
     meminfo = answers.named("meminfo")
     thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
@@ -254,6 +257,7 @@ _NO_LIMIT: Final = 1 << 62
 
 
 def parse_limits(answers: Answers) -> Limits:
+    """Return the limits of the account's processes."""
     limits: dict[str, Limit] = {}
     for line in answers.all("limit"):
         match = re.match(r"(Max [a-z ]+?) {2,}(\S+) +(\S+)", line)
@@ -265,6 +269,7 @@ def parse_limits(answers: Answers) -> Limits:
 
 
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
+    """Return the room at a path; None if nothing is known of it."""
     mount = mount_of(path, mounts)
     writable = path in answers.all("writable")
     total = free = inodes = inodes_free = None
@@ -302,6 +307,7 @@ def _is_below(path: str, point: str) -> bool:
 
 
 def parse_mounts(answers: Answers) -> tuple[Mount, ...]:
+    """Return the mounted file systems."""
     return tuple(mount for row in answers.all("mount") if (mount := parse_mount(row)))
 
 
@@ -330,6 +336,7 @@ def _unescape(text: str) -> str:
 
 
 def parse_home(answers: Answers, mounts: Sequence[Mount]) -> HomeDirectory | None:
+    """Return ipexctl's home on the host; None if the probe did not get so far."""
     path = answers.first("home.path")
     if path is None:
         return None
@@ -355,6 +362,7 @@ def _store(answers: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
 
 
 def is_network(kind: str) -> bool:
+    """True for a file system that several machines may share."""
     return kind in NETWORK_FILESYSTEMS or kind.startswith("nfs")
 
 
@@ -395,11 +403,13 @@ def _export(mount: Mount) -> str:
 
 
 def parse_tmp(answers: Answers, mounts: Sequence[Mount]) -> Disk | None:
+    """Return the room in the directory for temporary files; None if it is unknown."""
     path = answers.first("tmp")
     return parse_disk(answers, path, mounts) if path else None
 
 
 def parse_account(answers: Answers) -> Account:
+    """Return the account of the login."""
     return Account(
         user=answers.first("user"),
         uid=natural(next(iter(answers.named("status").get("Uid", "").split()), None)),
@@ -409,6 +419,7 @@ def parse_account(answers: Answers) -> Account:
 
 
 def parse_logind(answers: Answers) -> Logind:
+    """Return what logind does to processes of an account that logs out."""
     if "present" not in answers.all("logind"):
         return Logind()
     values: dict[str, bool] = {}
@@ -429,6 +440,7 @@ def parse_logind(answers: Answers) -> Logind:
 
 
 def parse_security(answers: Answers) -> Security:
+    """Return what of the system restricts programs and connections."""
     modes: dict[str | None, Literal["enforcing", "permissive"]] = {"1": "enforcing", "0": "permissive"}
     return Security(
         selinux=modes.get(answers.first("selinux")),
@@ -438,6 +450,7 @@ def parse_security(answers: Answers) -> Security:
 
 
 def parse_environment(answers: Answers) -> Environment:
+    """Return variables of the login, and which tools it finds."""
     pairs = (line.partition("=") for line in answers.all("variable"))
     tools = (line.partition(" ") for line in answers.all("tool"))
     return Environment(
@@ -451,12 +464,14 @@ _SUBMITS: Final = {"qsub": "pbs", "bsub": "lsf"}
 
 
 def parse_batch(answers: Answers, environment: Environment) -> Batch:
+    """Return the schedulers of the host, and the job in which this login is."""
     schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in environment.tools if name in _SUBMITS)]
     variables = environment.variables
     return Batch(tuple(dict.fromkeys(schedulers)), job_name(variables) or variables.get("PBS_JOBID"))
 
 
 def parse_activity(answers: Answers) -> Activity:
+    """Return the load, and what of ipexctl lives on the host."""
     numbers = [decimal(word) for word in answers.words("load")[:3]]
     supervisors = (_supervisor(line) for line in answers.all("run.supervisor"))
     processes: dict[int, RunProcess] = {}

@@ -177,7 +177,8 @@ def select_hosts(
 ) -> Selection:
     """Return the hosts of a call: from its options, else from the first place that names some.
 
-    Raises a UserError or a FileError. `cwd`: where the call was typed. `project`: a directory whose hostfile counts, too.
+    Raises a UserError or a FileError. `cwd`: where the call was typed. `project`: a directory whose hostfile counts,
+    too.
     """
     overrides = _overrides(request, cwd)  # before any file is read
     hosts, source, project_hostfile = _from_first_source(request, environ, cwd, project)

@@ -18,6 +18,7 @@ DOCUMENTED = (
     "sync/*.py",
     "run/**/*.py",
     "known_errors/*.py",
+    "facts/**/*.py",
     "files/*.py",
     "homes/*.py",
     "hosts/*.py",

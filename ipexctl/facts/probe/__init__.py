@@ -37,6 +37,7 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 
 @functools.cache
 def probe_script() -> str:
+    """Return the sh script that prints the facts of a host."""
     files = (WALK, *(_HERE / file for file in _FILES))
     return _awk("kernel", "runs", "processes") + _each_mpirun() + "".join(map(shell_text, files))
 
@@ -119,12 +120,15 @@ class Answers:
     values: Mapping[str, tuple[str, ...]]
 
     def all(self, key: str) -> tuple[str, ...]:
+        """Return all values of a key, in the order in which they were printed."""
         return self.values.get(key, ())
 
     def first(self, key: str) -> str | None:
+        """Return the first value of a key; None if there is none."""
         return next(iter(self.all(key)), None)
 
     def words(self, key: str) -> list[str]:
+        """Return the words of the first value of a key."""
         return (self.first(key) or "").split()
 
     def named(self, key: str) -> dict[str, str]:
@@ -166,6 +170,7 @@ def number(text: str | None) -> int | None:
 
 
 def natural(text: str | None) -> int | None:
+    """Return the number of a text; None for anything but a whole number of 0 or more."""
     result = number(text)
     return result if result is not None and result >= 0 else None
 
@@ -179,14 +184,17 @@ def seconds(text: str | None) -> float | None:
 
 
 def decimal(text: str) -> float | None:
+    """Return the number of a text; None for anything but plain digits with at most one point."""
     return float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else None
 
 
 def limit(text: str) -> float | None:
+    """Return a limit: infinity for `unlimited`, None if it is no number."""
     return math.inf if text == "unlimited" else natural(text)
 
 
 def kilobytes(text: str | None) -> int | None:
+    """Return bytes of such as `16384 kB`; None if it is no number."""
     result = natural((text or "").removesuffix("kB"))
     return None if result is None else result * 1024
 
