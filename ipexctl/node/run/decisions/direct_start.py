@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def on_starter_changed(turn: Transition, event: m.StarterChanged) -> None:
+    """Note that a host's starter has connected, or has lost its connection."""
     if not event.is_connected:
         set_starter(turn, event.host, m.StarterState(away_since=turn.now.clock))
         turn.log("starter-lost", host=event.host)
@@ -41,16 +42,19 @@ def note_changed_orders(turn: Transition, event: m.StarterChanged) -> None:
 
 
 def set_starter(turn: Transition, host: str, starter: m.StarterState) -> None:
+    """Put the state of a host's starter in place of the one before."""
     turn.set(starters={**turn.state.starters, host: starter})
 
 
 def on_wrapper_ended(turn: Transition, event: m.WrapperExited) -> None:
+    """Note how a rank's wrapper ended; the first report of this attempt counts."""
     peer = turn.state.ranks[event.rank]
     if event.attempt == turn.state.status.attempt and peer.wrapper_code is None:
         turn.set_rank(event.rank, wrapper_code=event.code, wrapper_ended_at=turn.now.clock)
 
 
 def drop_silent_starters(turn: Transition, received: Mapping[str, float]) -> None:
+    """Close the connections to starters from which nothing has come for too long. `received`: host → when."""
     now = turn.now.clock
     for host, starter in turn.state.starters.items():
         last = max(received.get(host, now), turn.state.resumed_at)
@@ -69,6 +73,7 @@ def wrappers_exit_code(state: SupervisorState, launcher: LauncherState, now: flo
 
 
 def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
+    """True if nothing can come from the rank any more: its wrapper has ended, or its starter stays away."""
     if peer.wrapper_code is not None:
         return True
     starter = state.starters.get(peer.host)

@@ -42,6 +42,7 @@ class RunEnd(NamedTuple):
 
     @property
     def is_by_signal(self) -> bool:
+        """True if somebody ended the run or its launcher, as a scheduler does with a job that it takes away."""
         first = self.first
         return first is not None and (
             first.signal == signal.SIGTERM or first.kind == "mpirun" or _detail_of(first) == "wrapper-killed"
@@ -97,6 +98,7 @@ class JobLimit(NamedTuple):
     due: tuple[tuple[Step, float], ...] = STEPS
 
     def is_due(self, now: float) -> bool:
+        """True if the scheduler should be asked again for the time left."""
         return not self.is_asked and now >= self.ask_at
 
     def with_answer(self, asked_at: float, seconds: int | None) -> JobLimit:

@@ -22,4 +22,5 @@ class LauncherKind(NamedTuple):
 
     @property
     def is_direct(self) -> bool:
+        """True if host starters start the ranks, without an mpirun."""
         return not self.name

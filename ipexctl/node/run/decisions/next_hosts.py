@@ -25,6 +25,7 @@ ASK_INTERVAL = 15.0
 
 
 def hosts_of(state: SupervisorState) -> tuple[str, ...]:
+    """Return the hosts of the attempt, in the order of their ranks."""
     return tuple(dict.fromkeys(peer.host for peer in state.ranks.values()))
 
 
@@ -32,6 +33,8 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 
 
 def begin_search(turn: Transition) -> None:
+    """Ask all hosts of the plan but node0 whether they are there, if another attempt may follow and may leave hosts
+    out."""
     if not turn.state.has_pool or turn.state.search is not None or not verdict.may_restart(turn.state):
         return
     hosts = tuple(host.name for host in turn.state.start.plan.hosts[1:])
@@ -40,6 +43,10 @@ def begin_search(turn: Transition) -> None:
 
 
 def on_host_answered(turn: Transition, event: m.HostAnswered) -> None:
+    """Note a host's answer, or why there is none.
+
+    Outside a search, a host without an answer loses ranks that have not begun.
+    """
     search = turn.state.search
     if search is None:
         if event.problem:
@@ -57,6 +64,7 @@ def on_host_answered(turn: Transition, event: m.HostAnswered) -> None:
 
 
 def is_known(state: SupervisorState, now: float) -> bool:
+    """True if the search has waited long enough: all have answered, or only hosts that were just lost have not."""
     search = state.search
     if search is None:
         return False
@@ -67,6 +75,7 @@ def is_known(state: SupervisorState, now: float) -> bool:
 
 
 def lost_hosts(state: SupervisorState) -> frozenset[str]:
+    """Return the hosts whose ranks are all over without an exit of their own."""
     ranks = state.ranks.values()
     return frozenset(hosts_of(state)) - {peer.host for peer in ranks if peer.exit is not None or not peer.is_over}
 
@@ -75,6 +84,7 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
+    """Return the hosts, without node0, of which no rank has begun while the launcher runs."""
     launcher, begun = state.launcher, {peer.host for peer in state.ranks.values() if peer.has_begun}
     if state.ending is not None or launcher is None or launcher.ended_at is not None:
         return ()
@@ -94,6 +104,7 @@ def check_missing(turn: Transition) -> None:
 
 
 def lose_missing(turn: Transition, event: m.HostAnswered) -> None:
+    """End the attempt if a host that cannot be reached is one of which no rank has begun."""
     if event.host in missing_hosts(turn.state):
         gone = [turn.set_rank_status(peer.rank, state="lost") for peer in turn.ranks if peer.host == event.host]
         reason, detail = describe_unreachable(event.host, gone, event.problem)
@@ -101,6 +112,7 @@ def lose_missing(turn: Transition, event: m.HostAnswered) -> None:
 
 
 def describe_unreachable(host: str, gone: Sequence[m.RankState], problem: str) -> tuple[str, Detail]:
+    """Return the sentence about a host that cannot be reached, and its facts for programs."""
     reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {problem}"
     return reason, Detail("unreachable", {"place": host, "why": problem})
 
@@ -123,6 +135,7 @@ def choose(turn: Transition) -> tuple[str, ...]:
 
 
 def node0_and(state: SupervisorState, present: Collection[str]) -> tuple[str, ...]:
+    """Return node0, and those of the present hosts that the plan has, in the plan's order."""
     node0, *others = (host.name for host in state.start.plan.hosts)
     return (node0, *(name for name in others if name in present))
 
@@ -154,10 +167,12 @@ def refusing_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def least_hosts(state: SupervisorState) -> int:
+    """Return how many hosts an attempt needs: --min-hosts, else all."""
     return state.asked.min_hosts or len(state.start.plan.hosts)
 
 
 def end_for_lack(turn: Transition, hosts: Sequence[str]) -> None:
+    """Add to the reason of the end that too few hosts answer for another attempt."""
     minimum = least_hosts(turn.state)
     answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
     reason = f"{turn.state.status.reason}; {answer}, fewer than --min-hosts {minimum}"
@@ -166,11 +181,13 @@ def end_for_lack(turn: Transition, hosts: Sequence[str]) -> None:
 
 
 def restart(turn: Transition, hosts: Collection[str]) -> None:
+    """Begin the next attempt on these hosts."""
     verdict.begin_next_attempt(turn)
     plan_attempt(turn, hosts)
 
 
 def plan_attempt(turn: Transition, hosts: Collection[str]) -> None:
+    """Plan the attempt for these hosts, and have them prepared for it."""
     plan = for_hosts(turn.state.start.plan, hosts)
     turn.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, asked_at=turn.now.clock)
     turn.set_status(hosts=hosts_of(turn.state), nodes=len(plan.hosts), world_size=plan.world_size)
@@ -181,6 +198,7 @@ def plan_attempt(turn: Transition, hosts: Collection[str]) -> None:
 
 
 def on_hosts_prepared(turn: Transition, event: m.HostsPrepared) -> None:
+    """Start the attempt if all hosts are prepared. Else plan it without those that failed, or end the run."""
     if not turn.state.is_preparing or turn.state.ending is not None:
         return
     search = turn.state.search

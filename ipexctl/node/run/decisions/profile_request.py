@@ -49,6 +49,7 @@ def ask_ranks(
 
 
 def on_profile_asked(turn: Transition, request: str) -> None:
+    """Ask all ranks how many steps they have made. A request that comes meanwhile gets the same answer."""
     pending = turn.state.profile
     if pending is not None:
         turn.set(profile=pending._replace(ids=(*pending.ids, request)))
@@ -61,6 +62,7 @@ def on_profile_asked(turn: Transition, request: str) -> None:
 
 
 def on_step_count(turn: Transition, peer: RankState, message: StepCount) -> None:
+    """Note how fast a rank steps, or why it cannot be profiled."""
     pending = turn.state.profile
     if pending is None or message.id != pending.ids[0] or peer.rank not in pending.waiting:
         return
@@ -75,6 +77,7 @@ def on_step_count(turn: Transition, peer: RankState, message: StepCount) -> None
 
 
 def on_profile(turn: Transition, peer: RankState, message: RankProfile) -> None:
+    """Note that a rank has profiled its steps."""
     pending = turn.state.profile
     if pending is not None and message.request == pending.number and peer.rank in pending.waiting:
         turn.set(profile=_answered(pending, peer.rank, message.note))
@@ -82,6 +85,7 @@ def on_profile(turn: Transition, peer: RankState, message: RankProfile) -> None:
 
 
 def check(turn: Transition) -> None:
+    """Begin to profile once all ranks have counted, and write the result once all have answered or are late."""
     pending = turn.state.profile
     if pending is None:
         return

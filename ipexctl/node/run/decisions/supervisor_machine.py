@@ -61,12 +61,14 @@ LAUNCHER_KILLED = 2.0
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
+    """Return the state after the event, and what the supervisor does next. Pure."""
     turn = m.Transition(state, now)
     EVENTS[event if isinstance(event, m.Happened) else type(event)](turn, event)
     return turn.state, turn.commands
 
 
 def check_interval(state: SupervisorState) -> float:
+    """Return the seconds until the next tick: fewer while something is to be waited for."""
     return RUNNING_INTERVAL if is_running_well(state) else CHECK_INTERVAL
 
 
@@ -76,12 +78,14 @@ def is_ending(state: SupervisorState) -> bool:
 
 
 def is_running_well(state: SupervisorState) -> bool:
+    """True if all ranks run, are connected, and nothing is being ended, dumped or copied."""
     if is_ending(state) or state.is_signal_open or state.dumps or state.is_exchanging:
         return False
     return all(peer.status.state == "running" and peer.is_connected for peer in state.ranks.values())
 
 
 def needs_launcher_log(state: SupervisorState) -> bool:
+    """True if the launcher's own words may explain what just happened."""
     is_ended = state.launcher is not None and state.launcher.ended_at is not None
     is_cut_off = any(peer.disconnected_at is not None for peer in state.ranks.values())
     return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
@@ -106,20 +110,24 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 
 
 def on_begin(turn: Transition, _: m.Happened) -> None:
+    """Start the first attempt."""
     turn.do(m.StartAttempt(""))
 
 
 def on_attempt_started(turn: Transition, event: m.AttemptStarted) -> None:
+    """Note that the launcher runs."""
     turn.set(launcher=m.LauncherState(turn.now.clock), is_exchanging=event.is_exchanging)
     turn.set_status(mpirun=LauncherStatus(event.pid), master=event.master)
     turn.log("mpirun", pid=event.pid, attempt=turn.state.status.attempt, master_port=event.master.port)
 
 
 def on_start_failed(turn: Transition, event: m.StartFailed) -> None:
+    """End the attempt: the launcher could not be started."""
     verdict.fail(turn, event.reason, verdict.failure_of("mpirun", (), event.detail))
 
 
 def on_exchange_over(turn: Transition, event: m.ExchangeOver) -> None:
+    """Let the ranks begin once all hosts have the checkpoint; end the attempt if they cannot get it."""
     if not turn.state.is_exchanging:
         return
     if event.failure:
@@ -132,6 +140,7 @@ def on_exchange_over(turn: Transition, event: m.ExchangeOver) -> None:
 
 
 def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState], kind: str = "checkpoint") -> None:
+    """End the attempt: not all hosts could get the checkpoint."""
     text = f"the checkpoint could not be copied to all hosts: {reason}"
     verdict.fail(turn, text, verdict.failure_of(kind, peers))
 
@@ -140,6 +149,7 @@ def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState], kind:
 
 
 def on_rank_sent(turn: Transition, event: m.RankSent) -> None:
+    """Handle a rank's message by `MESSAGES`; one that is not in it changes nothing here."""
     message = event.message
     named = message.t if isinstance(message, (messages.Complaint, messages.Signalled)) else message
     if handle := MESSAGES.get(named if isinstance(named, (str, messages.BareMessage)) else type(named)):
@@ -147,6 +157,7 @@ def on_rank_sent(turn: Transition, event: m.RankSent) -> None:
 
 
 def on_connected(turn: Transition, peer: RankState, message: messages.Hello) -> None:
+    """Note that a rank's wrapper has connected, for the first time or again."""
     is_new = peer.instance != message.instance
     pid, start, scope = message.pid, message.start, message.scope
     peer = turn.set_rank(
@@ -171,6 +182,7 @@ def on_connected(turn: Transition, peer: RankState, message: messages.Hello) -> 
 
 
 def on_disconnected(turn: Transition, event: m.Disconnected) -> None:
+    """Note that the connection to a rank broke. Whether the rank is lost is decided by a later tick."""
     peer = turn.state.ranks[event.rank]
     turn.set_rank(
         peer.rank,
@@ -182,6 +194,7 @@ def on_disconnected(turn: Transition, event: m.Disconnected) -> None:
 
 
 def on_reconnecting(turn: Transition, peer: RankState, _: messages.BareMessage) -> None:
+    """Note that the wrapper closes its connection itself, to make another."""
     turn.set_rank(peer.rank, is_leaving=True)
 
 
@@ -202,6 +215,7 @@ def on_chosen_port(turn: Transition, peer: RankState, message: messages.ChosenPo
 
 
 def on_started(turn: Transition, peer: RankState, message: messages.Started) -> None:
+    """Note that the rank's program runs, or that the rank was started again on its own."""
     if message.restarts > peer.status.restarts:
         turn.set_rank_status(peer.rank, pid=message.pid, restarts=message.restarts)
         fields = {"restarts": message.restarts, "most": turn.state.asked.max_restarts, "code": message.exit_code}
@@ -216,22 +230,26 @@ def on_started(turn: Transition, peer: RankState, message: messages.Started) -> 
 
 
 def on_not_started(turn: Transition, peer: RankState, message: messages.Complaint) -> None:
+    """Show once why a rank could not start its program."""
     if not peer.is_start_failure_noted:  # the message is repeated after a reconnect
         turn.set_rank(peer.rank, is_start_failure_noted=True)
         turn.do(m.AddNote(peer.rank, "not-started", {"host": peer.host, "reason": message.reason}))
 
 
 def on_exit(turn: Transition, peer: RankState, message: messages.Exit) -> None:
+    """Decide what the first exit of a rank means; later ones are repetitions."""
     if peer.exit is None:
         verdict.on_exit(turn, peer, message)
 
 
 def on_left(turn: Transition, peer: RankState, message: messages.Left) -> None:
+    """Note that the rank's program has ended its work, before it exits."""
     if peer.left is None:
         turn.set_rank(peer.rank, left=message, status=peer.status._replace(ended_at=turn.now.epoch))
 
 
 def on_stuck(turn: Transition, peer: RankState, message: messages.Stuck) -> None:
+    """End the attempt: a rank has ended its work, but its interpreter does not exit."""
     duration = f"its interpreter did not exit within {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
     if turn.state.plan.backend in ("ccl", "mpi"):
@@ -255,12 +273,14 @@ def on_noticed(turn: Transition, peer: RankState, message: messages.Signalled) -
 
 
 def on_outside_signal(turn: Transition, peer: RankState, message: messages.Signalled) -> None:
+    """Note that somebody signalled the rank. Others may get the same signal, so the verdict waits."""
     turn.set_rank(peer.rank, outside_signal=message.signal)
     if turn.state.ending is None and turn.state.signalled_at is None:
         turn.set(signalled_at=turn.now.clock)
 
 
 def on_end(turn: Transition, peer: RankState, _: messages.End) -> None:
+    """Note that all output of the rank has arrived."""
     verdict.on_output_ended(turn, peer.rank)
 
 
@@ -268,6 +288,10 @@ def on_end(turn: Transition, peer: RankState, _: messages.End) -> None:
 
 
 def on_tick(turn: Transition, tick: m.Tick) -> None:
+    """Look at all that time alone decides.
+
+    The order counts: an attempt that is over is ended before anything is judged.
+    """
     launcher = turn.state.launcher
     if turn.state.is_closing:
         return
@@ -302,6 +326,7 @@ def on_tick(turn: Transition, tick: m.Tick) -> None:
 
 
 def on_wrapper_ended(turn: Transition, event: m.WrapperExited) -> None:
+    """Note how a wrapper ended, and whether all have."""
     direct_start.on_wrapper_ended(turn, event)
     if turn.state.launcher is not None and turn.state.launcher.ended_at is None:
         check_wrappers(turn, turn.state.launcher)
@@ -321,6 +346,7 @@ def ask_wrappers(turn: Transition) -> None:
 
 
 def on_wrappers_gone(turn: Transition, event: m.WrappersGone) -> None:
+    """Note wrappers whose processes are gone, while they are not connected."""
     for rank, wrapper in event.wrappers.items():
         peer = turn.state.ranks.get(rank)
         if peer is not None and peer.wrapper == wrapper and not peer.is_connected and peer.gone_at is None:
@@ -337,6 +363,7 @@ def check_wrappers(turn: Transition, launcher: LauncherState) -> LauncherState:
 
 
 def is_over(state: SupervisorState, launcher: LauncherState, now: float) -> bool:
+    """True if nothing more is expected of the attempt's ranks."""
     if launcher.ended_at is None or state.is_signal_open:
         return False
     waiting = [peer for peer in state.ranks.values() if not peer.is_done]
@@ -357,6 +384,7 @@ def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
 
 
 def check_suspension(turn: Transition) -> None:
+    """Count no silence of ranks in which the supervisor itself was suspended."""
     now = turn.now.clock
     if now - turn.state.checked_at > SUSPENDED:
         turn.set(resumed_at=now)
@@ -367,6 +395,7 @@ def check_suspension(turn: Transition) -> None:
 
 
 def seconds_silent(turn: Transition, tick: m.Tick) -> dict[int, float]:
+    """Return rank → seconds since its last message."""
     now, resumed_at = turn.now.clock, turn.state.resumed_at
     return {
         peer.rank: now - (max(tick.received.get(peer.rank, now), resumed_at) if peer.is_connected else peer.received_at)
@@ -418,6 +447,8 @@ def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
 
 
 def check_limits(turn: Transition, launcher: LauncherState) -> None:
+    """End the attempt if ranks do not begin in time, or at the run's time limit; ask the job's scheduler for the time
+    left."""
     now, options = turn.now.clock, turn.state.asked
     missing = [peer for peer in turn.ranks if not peer.has_begun]
     if missing and now - launcher.started_at > turn.state.patience(RANKS_BEGIN):
@@ -432,6 +463,7 @@ def check_limits(turn: Transition, launcher: LauncherState) -> None:
 
 
 def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
+    """Take the scheduler's answer: warn the ranks near the job's end, and stop the run before it."""
     limit, job = turn.state.limit, turn.state.job
     if limit is None or job is None:
         return
@@ -459,6 +491,7 @@ def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
 
 
 def on_output_refused(turn: Transition, _: m.Happened) -> None:
+    """Note that the disk is full: ranks keep their output until there is room."""
     turn.set(disk=turn.state.disk._replace(is_full=True))
 
 
@@ -481,6 +514,7 @@ def check_disk(turn: Transition, tick: m.Tick) -> None:
 
 
 def on_disk_has_room(turn: Transition, _: m.Happened) -> None:
+    """Have the ranks send again what was refused."""
     turn.set(disk=turn.state.disk._replace(is_full=False, room_at=turn.now.clock))
     for peer in turn.ranks:
         turn.do(m.OnRank(m.RankAct.REWIND, peer.rank))
@@ -520,10 +554,12 @@ def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
 
 
 def on_training_fails(turn: Transition, event: m.TrainingFails) -> None:
+    """End the attempt because of what a rank's training shows."""
     verdict.fail(turn, event.reason, verdict.failure_of(event.kind, [turn.state.ranks[event.rank]], event.detail))
 
 
 def on_report_asked(turn: Transition, event: m.ReportAsked) -> None:
+    """Ask the ranks for their stacks, or for a profile."""
     if event.kind == "profile":
         profile_request.on_profile_asked(turn, event.id)
         return
@@ -538,6 +574,8 @@ def on_report_asked(turn: Transition, event: m.ReportAsked) -> None:
 
 
 def on_stacks(turn: Transition, peer: RankState, message: messages.Stacks) -> None:
+    """Add a rank's stacks to the dump that asked for them."""
+
     def with_answer(dump: m.PendingDump) -> m.PendingDump:
         if dump.id != message.id or peer.rank not in dump.waiting:
             return dump
@@ -549,6 +587,7 @@ def on_stacks(turn: Transition, peer: RankState, message: messages.Stacks) -> No
 
 
 def check_dumps(turn: Transition) -> None:
+    """Write the dumps to which all ranks have answered, or whose time is up."""
     over = [dump for dump in turn.state.dumps if turn.now.clock > dump.until or not dump.waiting]
     turn.set(dumps=tuple(dump for dump in turn.state.dumps if dump not in over))
     for dump in over:
@@ -562,6 +601,8 @@ def check_dumps(turn: Transition) -> None:
 
 
 def on_stall_dumped(turn: Transition, dump_id: str) -> None:
+    """After a dump of a silent run: note it, and stop the run if --on-hang says so and it has been silent long
+    enough."""
     options, silent = turn.state.asked, turn.state.status.silent
     if options.on_hang == "report":  # keep only the newest dump, because a script may often be silent
         if turn.state.stall_dump:
@@ -581,6 +622,7 @@ def on_stall_dumped(turn: Transition, dump_id: str) -> None:
 
 
 def on_launcher_exited(turn: Transition, event: m.LauncherExited) -> None:
+    """Note how the launcher ended."""
     if turn.state.launcher is None:
         return
     turn.set_launcher(ended_at=turn.now.clock, code=event.code)
@@ -590,6 +632,7 @@ def on_launcher_exited(turn: Transition, event: m.LauncherExited) -> None:
 
 
 def on_launcher_parts_ended(turn: Transition, event: m.LauncherPartsEnded) -> None:
+    """Note which of the launcher's programs had ended before it."""
     if turn.state.launcher is not None:
         turn.set_launcher(ended_parts=event.parts)
 
@@ -641,6 +684,7 @@ def end_launcher(turn: Transition, launcher: LauncherState) -> None:
 
 
 def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
+    """Stop the run because somebody asked for it."""
     if turn.state.is_closing:
         return
     turn.set(is_asked_to_stop=True)
@@ -650,6 +694,10 @@ def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
 
 
 def end_attempt(turn: Transition) -> None:
+    """Begin the next attempt, or close the run if none may follow.
+
+    With a choice of hosts, first find out which answer.
+    """
     verdict.on_all_ended(turn)
     if turn.state.restarts_left > 0 and verdict.is_repeated(turn.state):
         verdict.end_repeated(turn)
@@ -668,12 +716,14 @@ def end_attempt(turn: Transition) -> None:
 
 
 def restart(turn: Transition) -> None:
+    """Begin the next attempt on the same hosts."""
     after = turn.state.status.reason
     verdict.begin_next_attempt(turn)
     turn.do(m.StartAttempt(after))
 
 
 def ending_of(state: SupervisorState) -> m.Ending:
+    """Return how the run ends; a run that was not ended early ends well."""
     return state.ending or m.Ending("ok", 0)
 
 
@@ -695,6 +745,7 @@ def close(turn: Transition) -> None:
 
 
 def run_end(state: SupervisorState) -> RunEnd:
+    """Return what the end of a Slurm job is decided from."""
     status, ending = state.status, ending_of(state)
     return RunEnd(
         ending.state,
@@ -708,23 +759,30 @@ def run_end(state: SupervisorState) -> RunEnd:
 
 
 def on_closed(turn: Transition, event: m.Closed) -> None:
+    """Decide what the job's scheduler is told, and end the run."""
     if turn.state.job is not None:
         apply_job_end(turn, job_word(turn.state, turn.state.job, event))
     finish(turn)
 
 
 def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
+    """Return the word for how the job ended, as its scheduler shows it."""
     is_cancelled = closed.is_step_cancelled and state.launcher is not None and not state.launcher.was_told_to_end
     return job_end.find_word(run_end(state), closed.job_shown, job.restarts, is_step_cancelled=is_cancelled)
 
 
 def apply_job_end(turn: Transition, word: str) -> None:
+    """Change state, code and reason of the end by what the scheduler did to the job."""
     decided = job_end.decide_job_end(run_end(turn.state), word)
     turn.set(ending=ending_of(turn.state)._replace(state=decided.state, code=decided.code))
     turn.set_status(reason=decided.reason, first_failure=decided.first, job_end=word)
 
 
 def finish(turn: Transition) -> None:
+    """Write the final status, run --notify, and let the waiting wrappers go.
+
+    Without a launcher that started, nobody is notified.
+    """
     ending, has_run = ending_of(turn.state), turn.state.status.mpirun.pid is not None
     turn.set_status(exit_code=ending.code, ended=turn.now.epoch, state=ending.state)
     turn.log("ended", state=ending.state, exit_code=ending.code)

@@ -84,10 +84,12 @@ class RankState(NamedTuple):
 
     @property
     def has_begun(self) -> bool:
+        """True once the rank's wrapper has connected."""
         return self.instance is not None
 
     @property
     def is_done(self) -> bool:
+        """True if nothing more is expected of the rank."""
         return self.is_over or self.status.state == "lost"
 
 
@@ -104,6 +106,7 @@ class LauncherState(NamedTuple):
 
     @property
     def was_killed(self) -> bool:
+        """True if a signal ended the launcher."""
         return (self.code or 0) < 0
 
     @property
@@ -233,6 +236,7 @@ class SupervisorState(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
+        """True if an attempt may leave out hosts that do not answer."""
         return self.asked.has_pool and len(self.plan.all_hosts) > 1
 
     @property
@@ -258,6 +262,7 @@ class SupervisorState(NamedTuple):
 def first_state(
     start: Start, launcher_kind: LauncherKind, status: RunStatus, now: Moment, job: JobState | None = None
 ) -> SupervisorState:
+    """Return the state before the first event."""
     limit = JobLimit() if job is not None and job.number else None
     plan = start.plan
     others = {host.name for host in plan.all_hosts} - {status.node0} if plan.has_starters else ()
@@ -268,15 +273,18 @@ def first_state(
 
 
 def first_ranks(plan: Plan) -> dict[int, RankState]:
+    """Return the ranks of an attempt, of which nothing is known yet."""
     return {at.rank: RankState(at.rank, at.host, first_rank_status(at.rank, at.host)) for at in plan.ranks}
 
 
 def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:
+    """Return host → the ranks that its starter starts."""
     ranks = state.ranks.values()
     return {host: frozenset(peer.rank for peer in ranks if peer.host == host) for host in state.starters}
 
 
 def first_rank_status(rank: int, host: str) -> RankStatus:
+    """Return the status of a rank before it begins."""
     return RankStatus(rank, host, figures=RankFigures(cpu=0.0, rss=0, out_lines=0, err_lines=0))
 
 
@@ -562,19 +570,24 @@ class Transition:
 
     @property
     def ranks(self) -> list[RankState]:
+        """The ranks as they are now."""
         return list(self.state.ranks.values())
 
     def set(self, **fields: Any) -> None:
+        """Change fields of the state."""
         self.state = self.state._replace(**fields)
 
     def set_status(self, **fields: Any) -> None:
+        """Change fields of the run's status."""
         self.set(status=self.state.status._replace(**fields))
 
     def set_launcher(self, **fields: Any) -> None:
+        """Change fields of the launcher, which must have been started."""
         assert self.state.launcher is not None, "the launcher is not started"
         self.set(launcher=self.state.launcher._replace(**fields))
 
     def set_rank(self, rank: int, **fields: Any) -> RankState:
+        """Change fields of a rank, and return it as it is then."""
         if self._ranks is None or self.state.ranks is not self._ranks:
             self._ranks = dict(self.state.ranks)
             self.set(ranks=self._ranks)
@@ -582,16 +595,21 @@ class Transition:
         return self._ranks[rank]
 
     def set_rank_status(self, rank: int, **fields: Any) -> RankState:
+        """Change fields of a rank's status, and return the rank as it is then."""
         return self.set_rank(rank, status=self.state.ranks[rank].status._replace(**fields))
 
     def do(self, command: Action) -> None:
+        """Add an action for the supervisor, after those that were added before."""
         self.commands.append(command)
 
     def send(self, rank: int, kind: str, **fields: Any) -> None:
+        """Add a message to a rank."""
         self.do(Send(rank, kind, fields))
 
     def log(self, name: str, **fields: Any) -> None:
+        """Add an event to events.jsonl."""
         self.do(LogEvent(name, fields))
 
     def log_of(self, peer: RankState, name: str, **fields: Any) -> None:
+        """Add an event of a rank to events.jsonl."""
         self.do(LogEvent(name, {"rank": peer.rank, "host": peer.host, **fields}))

@@ -107,6 +107,7 @@ _SIGNALS = {
 
 
 def end(turn: Transition, state: State, code: int, reason: str) -> None:
+    """Begin to end the attempt in this state, unless it already ends: the first reason stays."""
     if turn.state.ending is not None:
         return
     turn.set(ending=Ending(state, code, turn.now.clock))
@@ -157,6 +158,7 @@ def fail(turn: Transition, reason: str, failure: Failure) -> None:
 
 
 def has_lost_peer(raised: Raised | None) -> bool:
+    """True if the exception says that another rank was gone, so that it is a consequence."""
     return raised is not None and _PEER_GONE.search(raised.text) is not None
 
 
@@ -180,6 +182,7 @@ def who_left_first(turn: Transition, lost: RankState) -> tuple[str, Failure] | N
 
 
 def exit_code_of(first: Failure) -> int:
+    """Return the exit code of a run that this failure ended."""
     if first.kind == "changed-orders":
         return UNREACHABLE
     return first.exit_code or (128 + first.signal if first.signal else 1)
@@ -194,12 +197,14 @@ def note_failure(turn: Transition, reason: str, failure: Failure) -> None:
 
 
 def replace_verdict(turn: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
+    """Put another state, reason and failure in place of those of the attempt that ends."""
     turn.set(ending=ending)
     turn.set_status(reason=reason, first_failure=first)
     turn.log("verdict", exit_code=ending.code, reason=reason)
 
 
 def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
+    """Decide what a rank's exit means for the attempt."""
     code, by, oom = message.code, message.signal, message.oom
     is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     ending = turn.state.ending
@@ -261,6 +266,7 @@ def check_outside_signals(turn: Transition) -> None:
 
 
 def on_not_begun(turn: Transition, missing: Sequence[RankState]) -> None:
+    """End the attempt: these ranks did not begin in time."""
     seconds = f"{turn.state.patience(RANKS_BEGIN):.0f}"
     reason = f"{ranks_on_hosts(missing)} did not begin within {seconds} s"
     fail(turn, reason, failure_of("not-begun", missing, Detail("not-begun", {"seconds": seconds})))
@@ -341,6 +347,7 @@ def check_left_behind(
 
 
 def fail_with_program(turn: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
+    """End the attempt: the launcher ended while these ranks ran, or before they began."""
     kind = turn.state.launcher_kind
     program = "the rank wrapper" if kind.is_direct else kind.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
@@ -366,6 +373,7 @@ def may_restart(state: SupervisorState) -> bool:
 
 
 def first_exception(state: SupervisorState) -> Raised | None:
+    """Return the exception of the rank that failed first; None if it printed none."""
     first = state.status.first_failure
     rank = first.rank if first is not None else None
     if first is not None and first.kind == "left" and first.detail is not None:
@@ -402,6 +410,7 @@ def end_repeated(turn: Transition) -> None:
 
 
 def begin_next_attempt(turn: Transition) -> None:
+    """Put the attempt among the earlier ones, and begin the next with ranks of which nothing is known."""
     before = turn.state.status
     turn.set(raised_before=first_exception(turn.state))
     ended = Attempt(
@@ -423,12 +432,14 @@ def begin_next_attempt(turn: Transition) -> None:
 
 
 def end_exchange(turn: Transition) -> None:
+    """End the exchange of the checkpoint, if it goes on."""
     if turn.state.is_exchanging:
         turn.set(is_exchanging=False)
         turn.do(SupervisorAct.END_EXCHANGE)
 
 
 def stop_rank(turn: Transition, peer: RankState) -> None:
+    """Tell the rank to stop, unless it has ended."""
     if peer.exit is None:
         turn.send(peer.rank, "stop")
 
@@ -456,6 +467,7 @@ def release_ended(turn: Transition) -> None:
 
 
 def release(turn: Transition, peer: RankState) -> None:
+    """Let a rank's wrapper exit. It removes its job file first, unless another attempt needs it."""
     turn.set_rank(peer.rank, is_released=True)
     is_ending = turn.state.ending is not None
     is_left = is_ending and turn.state.keeps_jobs and may_restart(turn.state)
@@ -539,6 +551,7 @@ def _wrappers_killed(gone: Sequence[RankState]) -> str:
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:
+    """Return how a rank ended, as the end of a sentence about it."""
     if oom:
         return "was killed by the kernel: out of memory" + (f" (limit {format_limit(oom.limit)})" if oom.limit else "")
     if by:
@@ -547,6 +560,7 @@ def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None
 
 
 def signal_name(number: int) -> str:
+    """Return such as `SIGTERM`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -564,6 +578,7 @@ def format_limit(size: int) -> str:
 
 
 def format_ranks(peers: Sequence[RankState]) -> str:
+    """Return such as `ranks 0-3, 7`; the first eight groups of numbers."""
     numbers = sorted(peer.rank for peer in peers)
     parts: list[list[int]] = []
     for number in numbers:
@@ -576,6 +591,7 @@ def format_ranks(peers: Sequence[RankState]) -> str:
 
 
 def ranks_on_hosts(peers: Sequence[RankState]) -> str:
+    """Return such as `ranks 0-1 on node1, node2`."""
     return f"{format_ranks(peers)} on {', '.join(dict.fromkeys(peer.host for peer in peers))}"
 
 
