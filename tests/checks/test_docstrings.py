@@ -13,6 +13,7 @@ DOCUMENTED = (
     "api/**/*.py",
     "commands/**/*.py",
     "launch/**/*.py",
+    "node/run/decisions/*.py",
     "projects/*.py",
     "remote/*.py",
     "sync/*.py",
