@@ -192,7 +192,8 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
         advice = _MEET
     if hang.kind == "elsewhere":
         inner = f"{places[0].function} at {places[0].file}:{places[0].line}"
-        advice = _READ_PIPE if child else Fix(_ELSEWHERE, place=inner, run=snapshot.id)
+        see = "" if snapshot.status.is_over else Fix(_GOES_ON, run=snapshot.id)
+        advice = _READ_PIPE if child else Fix(_ELSEWHERE, place=inner, see=see)
     words = {"hang": f"{hang.sentence}{child}", "ranks": fold_ranks(hang.ranks), "at_hosts": hosts, "advice": advice}
     cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", _stacks(snapshot), **words)
     if all_receive:  # nobody sends
@@ -221,10 +222,8 @@ _READ_PIPE: Final = (
     "if the child's output goes to a pipe, read it while the child runs (communicate()), or send it to a file: a full "
     "pipe stops the child"
 )
-_ELSEWHERE: Final = (
-    "find what {place} waits for, and give that a limit of time after which it raises an error; whether it goes on: "
-    "`ipexctl why {run} --stacks`"
-)
+_ELSEWHERE: Final = "find what {place} waits for, and give that a limit of time after which it raises an error{see}"
+_GOES_ON: Final = "; whether it goes on: `ipexctl why {run} --stacks`"
 _RECEIVING: Final = frozenset({"recv", "recv_object_list"})
 _SEND_FIRST: Final = "every rank receives, none sends: let one of each pair call send first, or use batch_isend_irecv"
 _MEET: Final = "leave MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE to ipexctl run, in the script and in -x"

@@ -745,7 +745,7 @@ def close(turn: Transition) -> None:
 
 
 def run_end(state: SupervisorState) -> RunEnd:
-    """Return what the end of a Slurm job is decided from."""
+    """Return what the end of a job is decided from."""
     status, ending = state.status, ending_of(state)
     return RunEnd(
         ending.state,
