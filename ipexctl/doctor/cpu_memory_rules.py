@@ -208,9 +208,17 @@ def numa(host: HostContext) -> Iterator[Finding]:
 
 
 def far_memory(host: HostContext) -> Iterator[Finding]:
+    """A warning if the account may use cores of a NUMA node, but not the memory of that node."""
     cpu, mems = host.facts.cpu, host.facts.cpu.mems
-    used = [node for node in cpu.usable_numa if any(core & node.cpus for core in cpu.allowed_cores)]
-    if mems is not None and (far := [node.number for node in used if node.memory == 0 and node.number not in mems]):
+    if mems is None:
+        return
+    allowed = {number for core in cpu.allowed_cores for number in core}
+    far = [
+        node.number
+        for node in cpu.usable_numa
+        if node.memory == 0 and node.number not in mems and not allowed.isdisjoint(node.cpus)
+    ]
+    if far:
         yield Finding(
             "numa.mems",
             "warn",
