@@ -532,13 +532,19 @@ def _own_address(found: PatternMatch) -> tuple[str, str] | None:
     return cause.format_map(found.fields()), fix
 
 
-def _too_few(found: PatternMatch) -> tuple[str, str]:
-    there, size, ranks = found.groups["there"], int(found.groups["all"]), len(found.context.outputs)
+def _too_few(found: PatternMatch) -> tuple[str, str] | None:
+    """None if only the rank's report names a size, and the run has as many ranks."""
+    ranks, there = len(found.context.outputs), found.groups.get("there", "")
+    told = [each.text for each in found.measured("group") if re.fullmatch(r"[0-9]{1,9}", each.text)]
+    size = int(found.groups["all"] if there else next(iter(told), "0"))
     if size > ranks:
-        cause = f"the script waits for {size} ranks (world_size), and the run has {ranks}: {there}/{size} came"
+        came = f": {there}/{size} came" if there else ""
+        cause = f"the script waits for {size} ranks (world_size), and the run has {ranks}{came}"
         more = ipexctl_command("run", "-n", f"{size}", argv=found.context.plan.asked.program)
         fix = Fix(f"leave world_size out: it is {ranks} in each rank; or start as many: {{more}}", more=more)
         return f"{cause}{found.fields()['at']}", fix
+    if not there:
+        return None
     seconds = found.groups["seconds"]
     cause = f"only {there} of {size} ranks connected to rank 0 in {seconds} s: the others use another address"
     see = Fix("`ipexctl logs {run}`", run=found.context.run)

@@ -105,6 +105,12 @@ def test_what_was_called_with_a_wrong_argument_is_named_by_its_module() -> None:
     assert facts("class T:\n    def __init__(self): pass\nT(gpus=0)") == [("called", "builtins")]
 
 
+def test_a_group_of_more_ranks_than_the_run_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "def init_process_group(world_size): raise ValueError('timed out')\ninit_process_group("
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert (facts(f"{waits}4)"), facts(f"{waits}2)"), facts(f"{waits}None)")) == ([("group", "4")], [], [])
+
+
 def test_only_known_facts_are_kept_of_a_rank_s_notes() -> None:
     notes = ["fact read weights.bin", "fact oom-counted the kernel", "child 7 -9", "child 8 1"]
     kept = [(each.kind, each.text) for each in describe_notes(notes)]

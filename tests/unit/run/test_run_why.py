@@ -201,6 +201,14 @@ def test_more_ranks_than_the_run_has_are_named() -> None:
     assert "another" not in cause.sentence
 
 
+@pytest.mark.parametrize(("size", "is_named"), [("4", True), ("2", False), ("four", False), ("9" * 5000, False)])
+def test_the_size_of_a_group_is_named_also_by_a_rank_that_gave_up_first(size: str, is_named: bool) -> None:
+    group = {"kind": "group", "text": size, "host": "node2"}
+    said = f"{_OWN}torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /default_pg/0//cpu//0/0"
+    cause = cause_in(judged([(STOPPED, ""), ({**FAILED, "evidence": [group]}, said)]))
+    assert ((cause.id, "waits for 4 ranks" in cause.sentence) == ("meet.too_few", True)) is is_named
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.id}-{crc32(text.text.encode()) % 1000}")
 def test_every_known_text_gives_its_cause(text: Text) -> None:
     cause = cause_in(verdict_of(text))

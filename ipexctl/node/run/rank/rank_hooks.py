@@ -682,7 +682,8 @@ PAGES = (b"<!doctype html", b"<html")
 
 def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
     """Kind and text of what an exception does not say itself: the file that was read, how that file begins if no reader
-    would expect it, what was called with a wrong argument, and when an existing file was made."""
+    would expect it, what was called with a wrong argument, when an existing file was made, and the size of a group that
+    is larger than the run."""
     try:
         frames: list[tuple[Any, int]] = []
         at: Any = traceback
@@ -691,6 +692,8 @@ def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
             at = at.tb_next
         called = called_by(error, frames[-1][0])
         facts = [("called", called)] if called else []
+        ranks = int(os.environ.get("WORLD_SIZE", sys.maxsize))
+        facts += [("group", f"{size}") for size in group_sizes(frames) if size > ranks]
         name = error.filename if isinstance(error, OSError) and isinstance(error.filename, str) else ""
         if name and isinstance(error, FileExistsError):
             return [*facts, *aged("made", name, "it was made")]
@@ -715,6 +718,12 @@ def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
         begun = int(own.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         age, lives = time() - os.stat(path).st_ctime, float(boot.read().split()[0]) - begun
     return [(kind, f"{words} {max(age, 0):.1f} s before")] if age < lives else []
+
+
+def group_sizes(frames: list[tuple[Any, int]]) -> list[int]:
+    """For how many ranks each torch.distributed.init_process_group on the stack waits."""
+    calls = [frame.f_locals for frame, _ in frames if frame.f_code.co_name == "init_process_group"]
+    return [size for variables in calls for size in [variables.get("world_size")] if isinstance(size, int)]
 
 
 def called_by(error: Any, frame: Any) -> str:
