@@ -90,4 +90,6 @@ def test_picture_of_readme_loads_nothing_and_names_the_line_of_the_rank_that_han
     assert len(picture.encode()) < 30_000
     assert re.findall(r'(?:href|src)="(?!#)|url\((?!#)|@import|<script', picture) == []
     shown = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", picture).replace("&#160;", " "))
-    assert re.search(r"likely cause: rank 1 on \S+ is in next_batch at train.py:\d+, while rank 0 .* waits", shown)
+    typed = r"\$ ipexctl run .*train\.py .*\$ ipexctl why last "
+    cause = r".*likely cause: rank 1 on node2 is in next_batch at train\.py:\d+, while rank 0 on node1 waits"
+    assert re.search(f"{typed}{cause}.* find what next_batch at train\\.py:\\d+ waits for", shown)
