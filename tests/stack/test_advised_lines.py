@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from real_helpers import require_package
 
+from agent_helpers import wait_until
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.known_errors.error_table import known_errors
 
@@ -24,6 +25,10 @@ HERE = "# here\n"
 """Where a script of a case gets the code that the fix names."""
 TWO = ("--hosts", "localhost", "-n", "2", "--oversubscribe", "--plain")
 GLOO = "import datetime, os, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+LIMITS = {"files": "-n 100", "size": "-f 100", "time": "-t 3", "memory": "-v 700000", "high": "-n 1000"}
+"""Name of a --setup file beside the script → its ulimit."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,10 @@ class Advised:
     """code: in place of `instead` in the script; options: in place of `words`; line: the line of the fix that has it;
     shell: as a line, and then the run again."""
     words: tuple[str, ...] = ()
-    """Options of the call that fails."""
+    """Options of the call that fails. `{here}` is the script's directory."""
     instead: str = HERE
+    done: str = ""
+    """What stands in place of `instead` once one does what `typed` says in words; empty if `typed` is that itself."""
     then: tuple[str, ...] = ()
     """Options of the call that is to succeed, if they are not what is typed."""
     argv: tuple[str, ...] = ()
@@ -174,11 +181,87 @@ CASES = (
         "kept = [open('/dev/null') for _ in range(200)]\n",
         "raise ulimit -n in a --setup file",
         "options",
-        ("--setup", "low.sh"),
-        then=("--setup", "high.sh"),
+        ("--setup", "{here}/files.sh"),
+        then=("--setup", "{here}/high.sh"),
+    ),
+    Advised(
+        "limit.file_size",
+        "open('/dev/shm/large-%d' % __import__('os').getpid(), 'wb').write(bytes(1 << 20))\n",
+        "raise it in a --setup file",
+        "options",
+        ("--setup", "{here}/size.sh"),
+        then=("--setup", "{here}/high.sh"),
+    ),
+    Advised(
+        "limit.cpu_time",
+        "import time\nwhile time.process_time() < 6: pass\n",
+        "raise it in a --setup file",
+        "options",
+        ("--setup", "{here}/time.sh"),
+        then=("--setup", "{here}/high.sh"),
+    ),
+    Advised(
+        "limit.memory",
+        "import numpy\nnumpy.ones(1 << 30, 'uint8')\n",
+        "raise it in a --setup file",
+        "options",
+        ("--setup", "{here}/memory.sh"),
+        then=("--setup", "{here}/high.sh"),
+    ),
+    Advised(
+        "limit.memory",
+        "import numpy\nnumpy.ones((1 << 24, 64), 'uint8')\n",
+        "use a smaller batch",
+        "code",
+        ("--setup", "{here}/memory.sh"),
+        instead="(1 << 24, 64)",
+        done="(1 << 10, 64)",
+    ),
+    Advised(
+        "peer.ended",
+        f"{GLOO}for step in range(3 + dist.get_rank()): dist.all_reduce(torch.zeros(4))\n",
+        "let all ranks make equally many steps",
+        instead="range(3 + dist.get_rank())",
+        done="range(3)",
+    ),
+    Advised(
+        "peer.timeout",
+        "import datetime, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=4))\n"
+        "time.sleep(8 * (1 - dist.get_rank()))\ndist.all_reduce(torch.zeros(4))\n",
+        "timeout=datetime.timedelta(hours=1)",
+        instead="timeout=datetime.timedelta(seconds=4)",
+    ),
+    Advised(
+        "hang.mismatch",
+        f"{GLOO}if dist.get_rank() == 0:\n    dist.barrier()\ndist.all_reduce(torch.zeros(4))\n",
+        "none under `if rank == 0`",
+        words=("--hang-after", "6", "--on-hang", "stop"),
+        instead="if dist.get_rank() == 0:",
+        done="if True:",
+    ),
+    Advised(
+        "hang.at_exit",
+        f"import threading, time\nthreading.Thread(\n    target=time.sleep, args=(60,),\n{HERE}).start()\n",
+        "daemon=True",
+        words=("--hang-after", "6", "--on-hang", "stop"),
+    ),
+    Advised(
+        "wandb.no_key",
+        "import wandb\nwandb.init(project='p')\nwandb.log({'loss': 1.0})\n",
+        "-x WANDB_MODE=offline",
+        "options",
+    ),
+    Advised(
+        "script.no_compiler",
+        "import torch\ntorch.compile(lambda x: x + 1)(torch.ones(2))\n",
+        "leave CXX out of -x",
+        "options",
+        ("-x", "CXX=/usr/no-compiler"),
+        then=("-x", "TORCH_COMPILE_DISABLE=1"),
     ),
     Advised("file.denied", "import subprocess\nsubprocess.run(['./prepare'])\n", "chmod +x ./prepare", "shell"),
-    Advised("run.no_command", "#!/bin/sh\r\ntrue\r\n", "sed -i 's/\\r$//' -- ./go.sh", "shell", file="./go.sh"),
+    Advised("run.no_command", "#!/bin/sh\r\ntrue\r\n", "sed -i 's/\\r$//' -- go.sh", "shell", file="./go.sh"),
 )
 TYPED_ELSEWHERE = {
     "script.no_module": "lab/test_run_install.py, and unit tests of names of packages",
@@ -190,7 +273,7 @@ NOT_HERE = {
     "hf.": "needs a hub; stack/test_hub_texts.py and test_hugging_face.py have its failures",
     "lightning.": "needs Lightning 1 and 2 beside one torch",
     "hang.": "an advice on the script's code; unit/run/recorded has the stacks",
-    "peer.": "an advice on the script's code, or a look at the output of the ranks",
+    "peer.gone": "a look at the output of the other ranks",
     "node.": "needs a host that is lost; lab/test_run_faults.py",
     "memory.": "the whole machine would have to be short of memory",
     "disk.": "needs a full disk; process/test_supervisor.py and unit/node/run/rank/test_full_disk.py",
@@ -210,7 +293,6 @@ NOT_HERE = {
     "script.lfs_pointer": "needs git lfs and a repository with it",
     "script.lightning_size": "needs Lightning",
     "script.nan": "an advice on the training",
-    "script.no_compiler": "the compiler would have to be taken from this machine",
     "script.no_headers": "Python's headers would have to be taken from this machine",
     "script.no_name": "needs an older package beside each",
     "script.no_program": "a look at the hosts",
@@ -224,8 +306,7 @@ NOT_HERE = {
     "script.torn_checkpoint": "a look at the checkpoint",
     "script.web_page": "the file is to be downloaded by hand",
     "ssh.": "an advice on node0's known_hosts",
-    "wandb.": "needs an account there",
-    "limit.": "as limit.files: what a --setup file limits",
+    "limit.": "as limit.files, or a look at the host",
 }
 
 
@@ -235,7 +316,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     base = tmp_path_factory.mktemp("home")
     config = os.environ.get("PIP_CONFIG_FILE", f"{Path.home()}/.config/pip/pip.conf")
     env = {"HOME": str(base), "PIP_CONFIG_FILE": config}
-    words = ("--hosts", "localhost", "--stack", "torch", "--with", "numpy")
+    words = ("--hosts", "localhost", "--stack", "torch", "--with", "numpy", "--with", "wandb")
     installed = ipexctl("install", *words, cwd=base, env=env, timeout=500)
     assert installed.rc == 0, installed.err
     yield env
@@ -245,20 +326,25 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def test_what_a_cause_advises_ends_its_failure(home: dict[str, str], tmp_path: Path, case: Advised) -> None:
     script = tmp_path / case.file
     script.write_text(case.script)
-    (tmp_path / "low.sh").write_text("ulimit -n 100\n")
-    (tmp_path / "high.sh").write_text("ulimit -n 1000\n")
+    for name, limit in LIMITS.items():
+        (tmp_path / f"{name}.sh").write_text(f"ulimit {limit}\n")
     (tmp_path / "prepare").write_text("#!/bin/sh\ntrue\n")
     script.chmod(0o755)
     call: Callable[..., CommandResult] = partial(ipexctl, cwd=tmp_path, env=home, timeout=150)
     program = ("--", case.file) if case.file.endswith(".sh") else (case.file,)
-    failed = call("run", *TWO, *case.words, *program, *case.argv)
+    words = [word.format(here=tmp_path) for word in case.words]
+    failed = call("run", *TWO, *words, *program, *case.argv)
     cause = json.loads(call("why", "last", "--json").out)["cause"]
     fix = cause["fix"]
     assert failed.rc != 0
     assert (cause["id"], case.typed in fix) == (case.id, True), failed.err + fix
-    words = case.then or (shlex.split(case.typed) if case.how == "options" else case.words)
+    if case.then:
+        words = [word.format(here=tmp_path) for word in case.then]
+    elif case.how == "options":
+        words = shlex.split(case.typed)
     if case.how == "code":
-        script.write_text(case.script.replace(case.instead, f"{case.typed}\n" if case.instead == HERE else case.typed))
+        done = case.done or f"{case.typed}{HERE[-1] * (case.instead == HERE)}"
+        script.write_text(case.script.replace(case.instead, done))
     elif case.how == "shell":
         subprocess.run(case.typed, shell=True, cwd=tmp_path, check=True)
     if case.how == "line":
@@ -267,6 +353,18 @@ def test_what_a_cause_advises_ends_its_failure(home: dict[str, str], tmp_path: P
     else:
         again = call("run", *TWO, *words, *program, *case.argv)
     assert again.rc == 0, again.err + again.out
+
+
+def test_a_stopped_rank_goes_on_by_the_line_that_is_advised(home: dict[str, str], tmp_path: Path) -> None:
+    code = "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)\n"
+    (tmp_path / "train.py").write_text(f"{code}print('goes on')\n")
+    call: Callable[..., CommandResult] = partial(ipexctl, cwd=tmp_path, env=home, timeout=150)
+    assert call("run", *TWO, "--hang-after", "5", "--detach", "train.py").rc == 0
+    wait_until(lambda: '"hang.stopped"' in call("why", "last", "--json").out, 60)
+    cause = json.loads(call("why", "last", "--json").out)["cause"]
+    [line] = re.findall(r"ipexctl exec [^;\n]* -CONT \d+", cause["fix"])
+    assert (cause["id"], call(*shlex.split(line)[1:]).rc) == ("hang.stopped", 0)
+    assert call("attach", "last", "--plain").rc == 0
 
 
 def test_each_cause_is_typed_or_says_why_not() -> None:

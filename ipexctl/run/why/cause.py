@@ -141,16 +141,18 @@ def _held(snapshot: RunSnapshot) -> Cause | None:
 
 
 def _kept_by_thread(snapshot: RunSnapshot) -> Cause | None:
-    """Needs stacks of ranks that wait in Python's own exit for a thread of the script that is no daemon."""
+    """Needs stacks of ranks that wait in Python's own exit, which waits for threads that are no daemons. A thread that
+    is in code of the script is named."""
     dump = snapshot.current_dump
     at_exit = [rank for rank in dump.ranks if rank.frames and rank.frames[0].key[:2] == _AT_EXIT] if dump else []
-    for process in filter(None, (rank.main_process for rank in at_exit)):
-        for frame in (frame for thread in process.threads if not thread.is_main for frame in thread.frames):
-            if not frame.is_standard and not frame.is_library:
-                who, place = describe_ranks([rank.rank for rank in at_exit]), f"{frame.place}:{frame.line}"
-                first = Failure(at_exit[0].rank, at_exit[0].host)
-                return _recorded(snapshot, first, "hang.at_exit", _stacks(snapshot), hang=who, place=place)
-    return None
+    if not at_exit:
+        return None
+    threads = [thread for rank in at_exit if (main := rank.main_process) is not None for thread in main.threads]
+    frames = [frame for thread in threads if not thread.is_main for frame in thread.frames]
+    own = next((frame for frame in frames if not frame.is_standard and not frame.is_library), None)
+    thread = f"its thread in {own.place}:{own.line}" if own is not None else "a thread that it started"
+    first, who = Failure(at_exit[0].rank, at_exit[0].host), describe_ranks([rank.rank for rank in at_exit])
+    return _recorded(snapshot, first, "hang.at_exit", _stacks(snapshot), hang=who, thread=thread)
 
 
 _AT_EXIT: Final = ("_shutdown", "threading.py")
