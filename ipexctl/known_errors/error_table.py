@@ -296,6 +296,12 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         fields = {**found.fields(), "path": path, "gone": gone[0].text}
         cause = "{path} was gone when {process} was to remove or move it{at}: {gone}".format_map(fields)
         return f"{cause}, as by another rank", "let one rank do it: if rank == 0; then a barrier for all"
+    if (missing := found.measured("directory")) and _WRITES.search(found.output.source):
+        directory, _ = _from_cwd(missing[0].text, found.context.plan)
+        fields = {**found.fields(), "directory": directory, "path": path}
+        cause = "{host} has no directory {directory}, in which {process} was to write {path}{at}".format_map(fields)
+        make = Fix("make it first: os.makedirs({directory}, exist_ok=True)", directory=repr(directory))
+        return cause, Fix("{make}; if a rank removes it, let it wait for a barrier of all", make=make)
     sentence = "{hosts_have_no} file {path}{doubt}".format_map({**found.fields(), "path": path})
     if leads_out:
         fix = Fix("put it into the project; or copy it to every node and name its absolute path: `ipexctl push --help`")
@@ -311,6 +317,11 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
         return sentence, Fix(own, place=posixpath.dirname(path) or path, see=see)
     if path.startswith("/"):
         return sentence, Fix("if this machine has it, copy it: `ipexctl push {path} {path}`; {see}", path=path, see=see)
+    if gone and posixpath.dirname(path):
+        own = (
+            "if a rank removed or moved it, let one rank do that, after a barrier of all; else put it into the project"
+        )
+        return f"{sentence}; {gone[0].text}", Fix(f"{own}; {{see}}", see=see)
     return sentence, Fix(
         "put it into the project, which `ipexctl sync` uploads; other data must be at the same path on every node, "
         "which run --data DIR checks; {see}",
@@ -318,6 +329,7 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+_WRITES: Final = re.compile(r"""open\([^)]*["'][wax]b?t?\+?b?["']|\b(?:save\w*|dump|write\w*|to_\w+)\(""")
 _REMOVES: Final = re.compile(r"\b(?:remove|unlink|rmtree|rmdir|rename|replace|move)\(")
 
 

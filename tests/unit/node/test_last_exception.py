@@ -94,6 +94,7 @@ def test_who_made_or_removed_a_file_is_known_by_its_time(tmp_path: Path, monkeyp
     assert (made, text.startswith("it was made ")) == ("made", True)
     ((gone, _),) = facts("os.remove('lock')")
     assert gone == "gone"
+    assert facts("open('lost/a.txt', 'w')") == [("directory", "lost")]
     assert facts("os.mkdir('/usr')") == [], "older than this process"
 
 

@@ -163,6 +163,32 @@ def test_words_are_a_cause_only_of_the_error_that_they_are_of(said: str, expecte
     assert "train.py, line 3" in cause.sentence or TRACEBACK not in said
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "text", "sentence", "fix"),
+    [
+        (
+            "json.load(open(p))",
+            "gone",
+            "its directory had changed 2.0 s before",
+            "; its directory had",
+            "barrier",
+        ),
+        ("open(p, 'w').write('')", "directory", "work", "no directory work, in which rank", "os.makedirs('work'"),
+        ("np.save(p, x)", "directory", "work", "no directory work, in which rank", "os.makedirs('work'"),
+        ("json.load(open(p))", "directory", "work", "no file work/a.txt", "put it into the project"),
+        ("os.remove(p)", "gone", "its directory had changed 2.0 s before", "was to remove or move it", "if rank == 0"),
+    ],
+)
+def test_a_file_that_another_rank_removed_is_not_to_be_sent(
+    line: str, kind: str, text: str, sentence: str, fix: str
+) -> None:
+    said = f'{TRACEBACK}\n  File "/p/train.py", line 3, in <module>\n    {line}\n'
+    said += "FileNotFoundError: [Errno 2] No such file or directory: 'work/a.txt'"
+    seen = {"kind": kind, "text": text, "host": "node2"}
+    cause = cause_in(judged([(STOPPED, ""), ({**FAILED, "evidence": [seen]}, said)]))
+    assert (cause.id, sentence in cause.sentence, fix in cause.fix) == ("file.not_there", True, True), cause
+
+
 def test_a_call_s_package_is_known_from_the_rank_s_python() -> None:
     said = f"{_OWN}TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'"
     called = {"kind": "called", "text": "pytorch_lightning.trainer.trainer", "host": "node2"}

@@ -682,8 +682,8 @@ PAGES = (b"<!doctype html", b"<html")
 
 def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
     """Kind and text of what an exception does not say itself: the file that was read, how that file begins if no reader
-    would expect it, what was called with a wrong argument, when an existing file was made, and the size of a group that
-    is larger than the run."""
+    would expect it, what was called with a wrong argument, when an existing file was made, the directory that a file
+    would be in if there is none, and the size of a group that is larger than the run."""
     try:
         frames: list[tuple[Any, int]] = []
         at: Any = traceback
@@ -698,7 +698,10 @@ def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
         if name and isinstance(error, FileExistsError):
             return [*facts, *aged("made", name, "it was made")]
         if name and isinstance(error, FileNotFoundError):
-            return [*facts, *aged("gone", os.path.dirname(name) or ".", "its directory had changed")]
+            directory = os.path.dirname(name) or "."
+            if not os.path.isdir(directory):
+                return [*facts, ("directory", directory)]
+            return [*facts, *aged("gone", directory, "its directory had changed")]
         is_of_system = isinstance(error, OSError) and error.errno
         if is_of_system and error.filename is None and (path := open_file(frames)):
             return [*facts, ("used", path)]

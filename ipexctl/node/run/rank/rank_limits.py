@@ -15,7 +15,7 @@ _LETTERS = {"FSIZE": "f", "CPU": "t", "STACK": "s", "NOFILE": "n", "AS": "v", "D
 """Name in `resource` → option of ulimit."""
 _IN_KB = ("FSIZE", "STACK", "AS", "DATA")
 _USUAL_STACK = 8 << 20
-FACTS = ("read", "lfs", "content", "called", "made", "gone", "used", "raised", "exited", "group")
+FACTS = ("read", "lfs", "content", "called", "made", "gone", "directory", "used", "raised", "exited", "group")
 """Kinds of what a rank's Python says of the exception that ended it."""
 _MOST_NOTES = 64
 
