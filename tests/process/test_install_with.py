@@ -316,6 +316,19 @@ def test_named_package_is_built_once_and_installed_by_its_hash(deep: tuple[Machi
     assert "deep (from --with)" not in refused["reason"]
 
 
+def test_a_build_gets_what_it_imports_without_declaring_it(deep: tuple[Machine, tuple[str, ...]]) -> None:
+    """As extensions of torch do, whose setup imports torch."""
+    machine, words = deep
+    write_wheel(machine.wheels, "helper", "1.0")
+    write_wheel(machine.wheels, "other", "1.0")
+    write_sdist(machine.wheels, "lateimport", "1.0", before="import helper, other")
+    write_sdist(machine.wheels, "lostimport", "1.0", before="import nowhere")
+    refused = machine.ask("install", *words[:-1], "lostimport", "--build", "lostimport")["refused"]
+    assert missing(refused["reason"], "nowhere") == []
+    (host,) = machine.install(*words[:-1], "lateimport", "--build", "lateimport")["hosts"]
+    assert host["packages"]["lateimport"] == "1.0"
+
+
 def test_package_that_cannot_be_imported_fails_the_verification(empty: Machine) -> None:
     write_stack(empty.wheels, "2.13.0+cpu", None, None, PYTHON)
     text = "raise RuntimeError('operator torchvision::nms does not exist')"

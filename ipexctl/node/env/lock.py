@@ -45,6 +45,12 @@ PACKAGE = re.compile(r'^name = "([^"]+)"\nversion = "([^"]+)"', re.MULTILINE)
 SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
 
 
+UNDECLARED = re.compile(r"`([\w.-]{1,99})(?:@[^`]*)?` depends on `([\w.-]{1,99})`, but doesn't declare it")
+"""uv's words about a build that ended because a package could not be imported."""
+MAX_UNDECLARED = 8
+"""Times that a lock is tried again for it."""
+
+
 class SourceArchive(NamedTuple):
     """The source archive of a package in the lock."""
 
@@ -80,7 +86,12 @@ def interpreter_for(request: CompileRequest) -> str:
 
 
 def build_wheels(
-    request: CompileRequest, pylock: str, uv: list[str], env: dict[str, str], directory: Path
+    request: CompileRequest,
+    pylock: str,
+    uv: list[str],
+    env: dict[str, str],
+    directory: Path,
+    undeclared: Mapping[str, list[str]],
 ) -> dict[str, LocalWheel]:
     """Build the source archives of a lock; return an archive's URL → its wheel.
 
@@ -93,20 +104,35 @@ def build_wheels(
         own_directory = directory / "built" / str(number)
         own_directory.mkdir(parents=True)
         archive = download(client, source, own_directory)
-        wheel = build_wheel(request, archive, uv, env, directory)
+        imports_more = source.package if source.package in undeclared else ""
+        try:
+            wheel = build_wheel(request, archive, uv, env, directory, imports_more)
+        except BuildFailed as error:  # uv names the archive
+            raise BuildFailed(str(error).replace(archive.name, source.package)) from None
         built[source.url] = LocalWheel(str(wheel), wheel.parent.name, wheel.stat().st_size)
     return built
 
 
-def build_wheel(request: CompileRequest, archive: Path, uv: list[str], env: dict[str, str], directory: Path) -> Path:
+def build_wheel(
+    request: CompileRequest, archive: Path, uv: list[str], env: dict[str, str], directory: Path, imports_more: str = ""
+) -> Path:
     """Build the wheel of a source archive, and return its path in the home's store, below its sha256.
 
-    Raises a BuildFailed with uv's output.
+    `imports_more`: the package, if uv's configuration names what its build imports without declaring it. Only
+    `uv pip install` reads that, and leaves the wheel in its cache. Raises a BuildFailed with uv's output.
     """
-    argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
-    argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
-    child = run([*argv, "--out-dir", str(archive.parent), str(archive)], env, directory, timeout=request["timeout"])
-    wheel = next(archive.parent.glob("*.whl"), None)
+    common = ["--no-sources", "--python", interpreter_for(request)]
+    common += ["--build-constraints", str(directory / "constraints.txt")]
+    if imports_more:
+        argv = [*uv, "pip", "install", "--no-deps", "--only-binary", ":all:", "--no-binary", imports_more, *common]
+        argv += ["--target", str(archive.parent / "installed"), f"{imports_more} @ {archive.as_uri()}"]
+        found = directory.glob(f"cache/sdists-*/path/**/{re.sub('[-_.]+', '_', imports_more)}-*.whl")
+    else:
+        argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", *common]
+        argv += ["--out-dir", str(archive.parent), str(archive)]
+        found = archive.parent.glob("*.whl")
+    child = run(argv, env, directory, timeout=request["timeout"])
+    wheel = next(iter(found), None)
     if child.process.returncode or wheel is None:
         raise BuildFailed(child.text)
     kept = Path(home_of(request), "wheels", sha256_of(wheel), wheel.name)
@@ -335,8 +361,8 @@ def configuration(sources: list[SourceRequest], env: dict[str, str], *, strict: 
     return ("" if indexes else "no-index = true\n") + "\n".join(lines)
 
 
-def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
-    """Make the lock, in these steps; all files are in the directory.
+def compile_lock(request: CompileRequest, directory: Path, undeclared: Mapping[str, list[str]]) -> CompileReply:
+    """Make the lock, in these steps; all files are in the directory. `undeclared`: package → what its build imports.
 
     1. Build the wheels of the user's projects.
     2. Solve with overrides: for each package in `named`, `kept`, `own` and the projects, uv gets one wheel or a stub,
@@ -354,7 +380,9 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     sources, originals = links_for_uv(request, directory)
     env = environment(sources, request["settings"], directory, strict=request["strict"])
     config = directory / "uv.toml"
-    config.write_text(configuration(sources, env, strict=request["strict"]), encoding="utf-8")
+    extra = [f"{json.dumps(name)} = {json.dumps(packages)}" for name, packages in undeclared.items()]
+    indexes = configuration(sources, env, strict=request["strict"])
+    write_lines(config, [indexes, *(["[extra-build-dependencies]", *extra] if extra else [])])
     pins = [line for line in request["requirements"] if is_building and PIN.fullmatch(line)]
     write_lines(directory / "constraints.txt", [*request["constraints"], *pins])
     base = [uv, "--config-file", str(config)]
@@ -386,7 +414,7 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
             write_lines(directory / "requirements.txt", lines)
             code, text, message = (1, "", "\n".join(unfit)) if unfit else solve.run(stubs, "--offline")
         if code == 0:
-            built = build_wheels(request, text, base, env, directory) if builds else {}
+            built = build_wheels(request, text, base, env, directory, undeclared) if builds else {}
             return CompileReply(text, {**local_wheels(text, originals), **built})
     except BuildFailed as error:
         message, is_of_named = str(error), False
@@ -495,8 +523,21 @@ def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWh
 
 
 def compile_request(request: CompileRequest, _: BinaryIO) -> CompileReply:
-    with temporary_directory(home_of(request)) as directory:
-        return compile_lock(request, directory)
+    """Make the lock. A build that imports a package, as of torch, which it does not declare gets it in another try,
+    unless no index has it."""
+    undeclared: dict[str, list[str]] = {}
+    before: CompileReply | None = None
+    while True:
+        with temporary_directory(home_of(request)) as directory:
+            reply = compile_lock(request, directory, undeclared)
+        more = UNDECLARED.search(reply.message) if reply.pylock is None else None
+        tried = [name for packages in undeclared.values() for name in packages]
+        if before is not None and any(f"Because {name} was not found" in reply.message for name in tried):
+            return before
+        if more is None or more[2] in undeclared.get(more[1], []) or len(tried) == MAX_UNDECLARED:
+            return reply
+        undeclared.setdefault(more[1], []).append(more[2])
+        before = reply
 
 
 def main(action: str) -> int:
