@@ -1,7 +1,9 @@
-"""The version table: builds that belong together, and their requirements on hosts, from two files named rows.json.
+"""Read the version table: which builds of torch, IPEX and the oneCCL bindings belong together, and what they need of a
+host.
 
-`pythons`, `glibc` and `isa` of a stack are what all its parts run on. IPEX compares only major and minor version of
-torch, so `works_with` lists the patches known to work. A user's file adds rows or changes them (docs/versions.md).
+Rows come from the packaged rows.json and from the user's own file, which adds rows or changes packaged ones key by key
+(docs/versions.md). `pythons`, `glibc` and `isa` of a stack are what all its parts run on. IPEX compares only the major
+and minor version of torch, so `works_with` lists the patches that are known to work.
 """
 
 from __future__ import annotations
@@ -153,28 +155,34 @@ class StackSpec:
 
     @property
     def line(self) -> str:
+        """Return the major and minor version of the recommended torch, such as `2.8`."""
         return minor(self.torch)
 
     @property
     def patches(self) -> tuple[str, ...]:
+        """Return the row's patch versions of torch: the recommended one first, then the others, newest first."""
         others = (patch for patch in self.torch_patches if patch != self.torch)
         return (self.torch, *sorted(others, key=version_key, reverse=True))
 
     @property
     def title(self) -> str:
-        """Title for messages, as in `IPEX 2.8`, `torch 2.13`."""
+        """Return the title for messages, such as `IPEX 2.8` or `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
 
     @property
     def ipex(self) -> str | None:
+        """Return the version of the row's newest IPEX build; None for a row without IPEX."""
         return self.ipex_builds[0].version if self.ipex_builds else None
 
     @property
     def oneccl(self) -> str | None:
+        """Return the version of the bindings that were published for CPUs, preferably of a build that works with the
+        recommended torch. None if no build was published, although `oneccl_builds` may then still list some."""
         return next((build.version for build in self._published), None)
 
     @property
     def bundled_mpi(self) -> str | None:
+        """Return the version of the Intel MPI inside the bindings that `oneccl` names; None if the table names none."""
         return next((build.mpi for build in self._published), None)
 
     @property
@@ -184,6 +192,7 @@ class StackSpec:
 
     @property
     def backend(self) -> Literal["ccl", "gloo"]:
+        """Return the backend for torch.distributed: oneCCL if bindings for CPUs were published, else gloo."""
         return "ccl" if self.oneccl else "gloo"
 
     @property
@@ -193,6 +202,8 @@ class StackSpec:
 
     @property
     def pythons(self) -> tuple[str, ...]:
+        """Return the Pythons for which each part of the row has a build, oldest first. Bindings that were not published
+        do not count."""
         found = set(self.torch_pythons)
         if self.ipex_builds:
             found &= {python for build in self.ipex_builds for python in build.pythons}
@@ -202,6 +213,7 @@ class StackSpec:
 
     @property
     def glibc(self) -> str:
+        """Return the oldest glibc on which both torch and an IPEX build of the row run."""
         floors = [self.torch_glibc]
         if self.ipex_builds:
             floors.append(min((build.glibc for build in self.ipex_builds), key=version_key))
@@ -209,15 +221,17 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """Instruction set that a CPU needs; None if any x86-64 CPU will do."""
+        """Return the instruction set that a CPU needs; None if any x86-64 CPU will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
     def without_oneccl(self) -> StackSpec:
+        """Return the row without its bindings: its ranks communicate over gloo."""
         return replace(self, oneccl_builds=())
 
     def stock(self) -> StackSpec:
-        """The row with torch alone: `torch-2.7` for `ipex-2.7`."""
+        """Return the row with torch alone, such as `torch-2.7` for `ipex-2.7`. A row without IPEX is returned as it
+        is."""
         if not self.ipex_builds:
             return self
         return replace(
@@ -241,12 +255,14 @@ TABLE: Final = Path(__file__).with_name("rows.json")
 
 @cache
 def rows() -> tuple[StackSpec, ...]:
+    """Return the packaged rows, newest torch first."""
     return newest_first(row_from(item) for item in packaged())
 
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """Rows of the table as JSON values; missing keys come from the row that `like` names, and from the row of that."""
+    """Return the packaged rows as JSON objects. Keys that a row lacks come from the row that its `like` names, and that
+    row may name another in turn."""
     found = parse_json(TABLE.read_text(encoding="utf-8"))
     by_name = {row["name"]: row for row in found}
 
@@ -258,13 +274,16 @@ def packaged() -> tuple[Mapping[str, Any], ...]:
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
+    """Sort rows by torch, newest first. Among rows with the same torch, the user's own are before packaged ones, and
+    rows with IPEX before those without."""
     return tuple(
         sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
     )
 
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
-    """docs/versions.md has the defaults. Raises ValueError for an invalid value."""
+    """Return the row that a JSON object describes; docs/versions.md lists the defaults. `origin`: path of the user's
+    file, empty for a packaged row. Raises a ValueError if a value is invalid."""
 
     def value(key: str, type_: str, default: Any = ()) -> Any:
         return default if data.get(key) is None else decoder_of(type_, __name__)(data[key], key)
@@ -302,11 +321,14 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def minor(version: str) -> str:
+    """Return the first two numbers of a version: `2.8` for `2.8.0`."""
     return ".".join(version.split(".")[:2])
 
 
 @lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for sorting. A local version (`+cpu`) and parts with letters, such as `0rc1`,
+    are left out."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
@@ -343,7 +365,8 @@ def _check_keys(row: Mapping[str, object], what: str) -> None:
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
-    """$IPEXCTL_ROWS, else rows.json in the user's configuration if it exists."""
+    """Return the path of the user's own table: $IPEXCTL_ROWS, which may name a missing file, else rows.json in the
+    user's configuration directory. None if the variable is not set and there is no such file."""
     if named := environ.get(VARIABLE):
         return expand_tilde(named)
     usual = config_directory() / "rows.json"
@@ -357,7 +380,8 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
-    """Raises a FileError for a bad file."""
+    """Return the packaged rows, changed by the user's own table if there is one. Raises a UserError if that table can't
+    be read or has an invalid row."""
     path = rows_file(environ)
     if path is None:
         return rows()
@@ -379,12 +403,19 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
 
 
 def rows_digest(rows: Iterable[StackSpec]) -> str | None:
+    """Return a short hash of the rows that the user's own table added or changed; None if there are none. The path of
+    that table does not count.
+
+    Requests in env.json contain the hash, so an install after a change of the table does not find the old environment
+    again.
+    """
     own = [replace(row, origin="") for row in rows if row.origin]
     return hashlib.sha256(repr(own).encode()).hexdigest()[:16] if own else None
 
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
-    """Packaged rows with the rows of `text` added, or merged key by key into the row of the same name."""
+    """Return the packaged rows together with those of `text`, the user's own table. A row with a new name is added; one
+    with a packaged row's name changes that row key by key. `path` is named in errors."""
     try:
         own = _rows_of(parse_json(text), path)
     except JsonError as error:

@@ -1,5 +1,8 @@
-"""One call of install: its request, what is known and done so far, and its report. `InstallContext` is the only mutable
-object of this package."""
+"""Hold one call of install: its request, what is known and done so far, and its report.
+
+`InstallContext` changes during the call: later steps read what earlier ones stored in it. Requests and reports are
+immutable.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,8 @@ class PackageChange:
 
     @property
     def is_lower(self) -> bool:
+        """True if the package is lost or its version becomes lower. Versions that can't be compared do not count as
+        lower."""
         if self.before is None or self.after is None:
             return self.after is None
         try:
@@ -73,6 +78,7 @@ class PackageChange:
 
 
 def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[PackageChange, ...]:
+    """Return the packages whose versions differ, sorted by name; None stands for a package that is new or lost."""
     names = sorted({*before, *after})
     return tuple(
         PackageChange(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
@@ -83,7 +89,9 @@ def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
     """Refuse to lose or lower what an earlier call asked for, and torch, because a working script could fail after the
-    install. What the call pins is exempt, and what only the resolver chose may move or go.
+    install; else return None.
+
+    What the call pins is exempt, and what only the resolver chose may move or go.
     """
     named = names_of((*request.packages, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
@@ -106,7 +114,7 @@ def refuse_downgrade(
 
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
-    """Packages of both requests. If both name a package, the added line wins."""
+    """Return the present request with the packages of the added one. If both name a package, the added line wins."""
     named = names_of((*added.packages, *added.constraints))
     packages = [line for line in present.packages if not names_of([line]) & named]
     constraints = [line for line in present.constraints if not names_of([line]) & named]
@@ -119,6 +127,8 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
 
 
 def names_of(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the normalized names of the packages in these lines; lines that are no requirements are skipped.
+    `operators`: if given, only packages whose version a line limits with one of these."""
     found = set()
     for line in lines:
         try:
@@ -182,16 +192,19 @@ class InstallRequest:
     downgrade: bool = False
 
     def for_project(self) -> InstallRequest:
+        """Return the request in which the project's torch and its use of IPEX count, so that they no longer stand
+        beside it."""
         stack = self.env.stack.for_project(uses_ipex=bool(self.ipex_use), torch=self.torch)
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The request as env.json records it; it differs once the user's version table has changed."""
+        """Return the request as env.json records it; it differs once the user's version table has changed."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
 
 
 def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> FixCommand:
+    """Return the install command of the call with more packages or builds, for a fix. It contains no login."""
     stack, sources = typed.env.stack, typed.sources
     options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
@@ -225,8 +238,11 @@ def install_request(
     are_found: bool = False,
     ipex_use: str = "",
 ) -> InstallRequest:
-    """`layout`: of the project that the call is in. `are_found`: the files were not named, so that they can't set
-    indexes. The others: as in InstallRequest."""
+    """Return the request of a call. Raises a UserError for anything that can be refused before a host is contacted.
+
+    `layout`: of the project that the call is in. `are_found`: True if the files were not named by the user, so that
+    they can't set indexes. The others are described at InstallRequest.
+    """
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     _refuse_own_name_of_stack(layout)
@@ -341,6 +357,8 @@ class InstallReport(Report[InstallResult]):
 
     @property
     def exit_code(self) -> int:
+        """Return 2 if the call itself was refused (an unknown version, a downgrade), else 3 or 1 if hosts were
+        unreachable or failed, and 1 for any other refusal."""
         if self.refusal is not None and self.refusal.exit_code == 2:
             return 2
         code = exit_code([host.status for host in self.hosts])
@@ -355,14 +373,17 @@ class ControlMachine:
 
     @classmethod
     def find(cls, cancel: Cancel) -> ControlMachine:
+        """Return the machine that ipexctl runs on. `cancel`: ends its running commands."""
         return cls(LocalSession(Host("localhost", "localhost"), cancel), sys.executable, str(cache_directory()))
 
     @property
     def location(self) -> StoreLocation:
+        """Return where the control machine stores wheels, in ipexctl's cache directory."""
         return StoreLocation(self.session.host, self.python, f"{self.home}/wheels")
 
     @property
     def store(self) -> StoreClient:
+        """Return the client of that store."""
         return StoreClient(self.location, self.session)
 
 
@@ -397,45 +418,54 @@ class InstallContext:
 
     @property
     def pending(self) -> tuple[Host, ...]:
+        """Return the hosts that answered and have no result yet."""
         return tuple(host for host in self.hosts if host.name in self.facts and host.name not in self.done)
 
     @property
     def first(self) -> Host:
-        """The host that stores the wheels first: node0, or the next host with space for them."""
+        """Return the host that stores the wheels first: node0, or the next host with space for them."""
         answered = [host for host in self.hosts if host.name in self.facts]
         return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 
     @property
     def home(self) -> str:
+        """Return the path of the ipexctl home, by the first host whose facts have it; an install refuses hosts with
+        different paths."""
         return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
 
     @property
     def made_for_all(self) -> tuple[dict[str, Any], ...]:
-        """As env.json records them: what the next call will ask for again, and last what the lock has."""
+        """Return the requests that env.json records: what the next call will ask for again, and last what the lock has.
+        Both are one entry if they are equal."""
         locked = self.request.to_json()
         return (locked,) if locked == self.made_for else (self.made_for, locked)
 
     @contextmanager
     def timed(self, host: str, what: str) -> Iterator[None]:
+        """Report how long the step in the `with` block took, unless it raised."""
         began = time.monotonic()
         yield
         self.watch(StepTimed(host, what, time.monotonic() - began))
 
     @property
     def seconds(self) -> float:
+        """Return the time since the call began."""
         return time.monotonic() - self._began
 
     def python(self, host: Host, preferred: str | None = None) -> str:
+        """Return the Python that runs the agent on this host: the preferred one, else the first usable one, else
+        `python3`."""
         if preferred:
             return preferred
         found = usable_pythons(self.facts[host.name])
         return found[0].path if found else "python3"
 
     def add_result(self, host: Host, status: HostStatus, reason: str = "", fix: str = "", **details: Any) -> None:
-        """`details` are fields of InstallResult."""
+        """Store the result of a host, which is no longer pending then. `details`: fields of InstallResult."""
         self.done[host.name] = InstallResult(host, status, reason, fix, self.seconds, **details)
 
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
+        """Store the error of a host as its result."""
         self.done[host.name] = InstallResult.of_error(host, error, seconds=self.seconds, env=env)
 
     def report(
@@ -446,6 +476,8 @@ class InstallContext:
         lock: Lock | None = None,
         path: str | None = None,
     ) -> InstallReport:
+        """Return the report of the call. With a refusal, the pending hosts fail, too; those that it does not name fail
+        because all hosts get the same stack."""
         if refusal is not None:
             for host in self.pending:
                 named = not refusal.hosts or host.name in refusal.hosts
@@ -471,6 +503,8 @@ class InstallContext:
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
+    """Gather the facts of all hosts into the context; a host without them, or without a home, gets its result.
+    `probed`: facts gathered before, which are used instead."""
     if not context.hosts:
         return
 
@@ -485,6 +519,8 @@ def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> 
 
 
 def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
+    """Return what a report says about the stack. If the bindings contain no Intel MPI, `mpi` is the version of its
+    package in the lock."""
     return StackSummary(
         name=plan.row.name,
         torch=plan.torch,

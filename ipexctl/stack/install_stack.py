@@ -1,4 +1,4 @@
-"""`ipexctl install`: inspects hosts, resolves and locks a stack, distributes its wheels, builds and verifies.
+"""Do the work of `ipexctl install`: inspect hosts, resolve and lock a stack, distribute its wheels, build and verify.
 
 All hosts get the same stack, because ranks with different versions don't work together. Until the first build a refusal
 changes no host; from then on hosts fail independently, and a second call completes the rest.
@@ -74,7 +74,7 @@ class IntactEnv(NamedTuple):
 
 
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
-    """Host → intact environment of the requested name; None unless all hosts have one."""
+    """Return host → intact environment of the requested name; None unless all hosts have one."""
     request = context.request
     command = environment_command(context.opened.home, request.name, script_text("env.check"))
 
@@ -88,6 +88,8 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
 
 
 def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
+    """Return the environment that a host's answers describe; None if it is missing, damaged, or not verified on this
+    machine since boot, or if facts are missing. `name`: the name that leads to it."""
     facts, answers = parse(text), read_answers(text)
     env = next((env for env in facts.software.envs if name in env.names), None)
     if env is None or not facts.complete:
@@ -117,7 +119,8 @@ def install(
     *,
     probed: Sequence[HostFacts] = (),
 ) -> InstallReport:
-    """Install one stack on every host. `probed`: facts gathered before, if `find_unchanged` does not suffice."""
+    """Install one stack on every host, or return the report at once if nothing is to be done. `probed`: facts gathered
+    before; with them, the quick check is skipped."""
     if not (request.upgrade or request.dry_run or probed):
         report = find_unchanged(opened, request, watch)
         if report is not None:
@@ -231,8 +234,8 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
 
 
 def find_unchanged(opened: OpenHosts, request: InstallRequest, watch: Watch = ignore_event) -> InstallReport | None:
-    """The report if the environment is intact, named and verified since boot on every host; else None. Processor and
-    libraries have not changed since boot. Takes one round trip."""
+    """Return the report if the environment is intact, named and verified since boot on every host; else None. Processor
+    and libraries have not changed since boot. Takes one round trip."""
     context = InstallContext(opened, request, watch)
     found = find_intact(context)
     if found is None:

@@ -24,6 +24,7 @@ DOCUMENTED = (
     "homes/*.py",
     "hosts/*.py",
     "hub/*.py",
+    "stack/**/*.py",
     "ui/**/*.py",
 )
 """Modules whose public functions all have a docstring. A package is added once this is true of it."""

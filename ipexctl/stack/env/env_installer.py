@@ -1,7 +1,7 @@
-"""Installs an environment on hosts: wheels to each store, one build per store, verification on every host.
+"""Install an environment on hosts: wheels to each store, one build per store, verification on every host.
 
 Hosts that share a home are verified separately, because CPU and libraries may differ. A failure ends only its own host,
-unless that host passes the wheels on. The requested name points at an environment only after it passed its
+unless that host passes the wheels on. The requested name points at an environment only after the environment passed its
 verification.
 """
 
@@ -34,6 +34,8 @@ class EnvInstaller:
         self.spec = spec
 
     def build_everywhere(self, hosts: Sequence[Host]) -> None:
+        """Build the environment where it is missing or broken, verify it on each of these hosts, and store the results
+        in the context."""
         from ipexctl.files.routes import Distributor  # slow to import
 
         context = self.context
@@ -93,6 +95,7 @@ class EnvInstaller:
         return any(env.name == name and env.runs for env in self.context.facts[host.name].software.envs)
 
     def is_named(self, host: Host) -> bool:
+        """True if the requested name leads to this environment on the host, by the facts gathered before."""
         envs = self.context.facts[host.name].software.envs
         return any(env.name == self.spec.name and self.context.request.name in env.names for env in envs)
 
@@ -135,6 +138,8 @@ class EnvInstaller:
                 )
 
     def remove_superseded(self, name: str) -> None:
+        """Remove the environment that this one replaces, once per store. It stays, with a note, where a host of the
+        store uses it or did not answer, or where it has another name."""
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts and self._has_env(name, host)]
 
@@ -171,6 +176,8 @@ class EnvInstaller:
         self.verify_on_hosts(followers, shares_home=True)
 
     def verify_on_hosts(self, hosts: Sequence[Host], *, shares_home: bool = False) -> None:
+        """Verify the environment on each host and record the results. `shares_home`: True if another host built it in a
+        shared home, so that the host counts as changed."""
 
         def verify(host: Host, session: Session) -> None:
             self._verify(host, session, changed=shares_home, shares_home=shares_home)
@@ -180,6 +187,8 @@ class EnvInstaller:
                 self.context.end(done.host, done.error, self.spec.name)
 
     def link_where_missing(self, hosts: Sequence[Host]) -> None:
+        """Make the requested name lead to this environment on hosts where it does not yet. A host whose result is `ok`
+        becomes `changed`."""
         context, name = self.context, self.context.request.name
 
         def link(host: Host, session: Session) -> None:
@@ -237,6 +246,7 @@ class EnvInstaller:
         )
 
     def check(self, host: Host, session: Session) -> CheckResult:
+        """Return what the agent finds wrong with the environment on this host, compared with its lock."""
         python = self.spec.interpreters.get(host.name)
         return check_by_digest(self.context, self.spec.name, self.spec.lock.digest, python, session)
 
@@ -279,7 +289,8 @@ class EnvInstaller:
 def find_unpacked(
     context: InstallContext, hosts: Sequence[Host], lock: Lock, interpreters: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
-    """Host → hashes of wheels unpacked in its home. One host of each home is asked."""
+    """Return host → hashes of the wheels that are unpacked in its home. One host of each home is asked; if it has no
+    environment or does not answer, the set is empty."""
     facts, wheels = context.facts, [wheel.to_json() for wheel in lock.wheels]
     leader_of = find_leaders(hosts, lambda host: facts[host.name].store_of(host.name))
     leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
@@ -295,6 +306,8 @@ def find_unpacked(
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
+    """Return problem and fix if the host's home can't take an environment of this lock; None if it can. Wheels that are
+    already in its store need no space."""
     facts = context.facts[host.name]
     found = home_problem(facts, lock)
     if found is None:
@@ -311,6 +324,8 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
 def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
+    """Return what the agent finds wrong with the environment on the session's host, which must have this lock's
+    digest."""
     host = session.host
     client = EnvClient(session, AgentPlace(context.python(host, interpreter), context.home))
     with context.timed(host.name, "checked the environment"):

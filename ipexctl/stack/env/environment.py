@@ -1,4 +1,4 @@
-"""Calls of the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
+"""Call the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
 
 Verifications are recorded per machine (`machine_token`), because hosts that share a home may differ in CPU and
 libraries.
@@ -88,22 +88,28 @@ class EnvSpec:
     def of(
         cls, locked: LockedStack, record: EnvRecord, unpacked: Mapping[str, frozenset[str]] | None = None
     ) -> EnvSpec:
+        """Return the specification for a new lock, which its own installer builds."""
         uv, interpreters, answer = locked.installer, locked.plan.interpreters, locked.index_answer
         return cls(record.name, locked.lock, uv, record, interpreters, answer, locked.by_node0, unpacked or {})
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
+        """Return the lock without the wheels that all these hosts have unpacked."""
         return self.lock.without(in_common(self.unpacked, hosts))
 
     def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
+        """Return the wheels that must be in the stores of these hosts, with uv, which builds the environment."""
         return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
 
 
 def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> frozenset[str]:
+    """Return the hashes of the wheels that each of these hosts has unpacked; empty if there are no hosts."""
     of_hosts = [unpacked.get(host.name, frozenset()) for host in hosts]
     return frozenset.intersection(*of_hosts) if of_hosts else frozenset()
 
 
 def machine_token(facts: Facts, host: Host) -> str:
+    """Return the key under which verifications of this machine are recorded. Two names of one machine have the same
+    key, and a reboot changes it. If the machine is unknown, the host's name counts."""
     return hashlib.sha256((facts.machine or host.name).encode()).hexdigest()[:16]
 
 
@@ -116,6 +122,7 @@ class EnvClient:
 
     @property
     def home(self) -> str:
+        """Return the path of the ipexctl home on the host."""
         return self.at.home
 
     def build(
@@ -128,7 +135,8 @@ class EnvClient:
         on_event: Callable[[Reply], None],
         timeout: float | None = None,
     ) -> bool:
-        """Build an environment; False if it exists. `replace`: build token of a damaged environment."""
+        """Build an environment; return False if it exists. `replace`: build token of a damaged environment that is
+        built again, or None."""
         lock, uv = spec.lock, spec.installer
         assert uv is not None
         by = identify_caller(os.environ)
@@ -158,12 +166,16 @@ class EnvClient:
     def check(
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = None
     ) -> CheckResult:
+        """Return what is wrong with an environment, given by its directory or name. `digest`: the lock it must be made
+        from; None for any."""
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
 
     def verify(
         self, name: str, record: EnvRecord, *, machine: str, packages: Sequence[str] = (), timeout: float | None = None
     ) -> VerifyResult:
+        """Verify an environment on this host, and keep the result in the environment's directory under the machine's
+        token."""
         path = f"{self.home}/envs/{name}"
         return verify(
             self.session,
@@ -175,25 +187,31 @@ class EnvClient:
         )
 
     def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
+        """Return the hashes of those wheels that environments of the home with the same Python contain, which need not
+        be sent."""
         request: UnpackedRequest = {"home": self.home, "python": python, "wheels": wheels}
         return frozenset(self._call("unpacked", request, cached=cached).texts("wheels"))
 
     def listing(self) -> EnvListing:
+        """Return the environments of the home, with the leftovers and wheels beside them."""
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)
 
     def remove(self, names: Sequence[str], used: Mapping[str, str], *, force: bool = False) -> Removed:
-        """Remove environments by directory or name; one that is in use, or (without `force`) that others installed,
-        stays, which is an error. `used`: environment that other hosts of the home use → where."""
+        """Remove environments by directory or name. An environment that is in use, or (without `force`) that others
+        installed, stays, which raises a HostError. `used`: environment that other hosts of the home use → where, as the
+        end of a sentence."""
         request: RemoveRequest = {"home": self.home, "names": names, "used": used, **removal_request(force=force)}
         return self._remove("remove", request)
 
     def is_used(self, name: str, names: Sequence[str], *, or_named: bool) -> bool:
-        """True if a process uses the environment, also by one of `names`, or (with `or_named`) if it has a name."""
+        """True if a process on this host uses the environment, also by one of `names`, or (with `or_named`) if it has a
+        name."""
         request: UsedRequest = {"home": self.home, "name": name, "names": names, "or_named": or_named}
         return self._call("used", request).flag("used")
 
     def prune(self, used: Mapping[str, str], *, force: bool = False) -> Removed:
-        """Remove leftovers, wheels, and environments without a name; `used` and `force` as for `remove`."""
+        """Remove leftovers, wheels, and environments without a name. `used`: as for `remove`. `force`: also those that
+        others installed."""
         request: PruneRequest = {"home": self.home, "used": used, **removal_request(force=force)}
         return self._remove("prune", request)
 
@@ -204,14 +222,18 @@ class EnvClient:
         return outcome
 
     def link(self, name: str, link: str) -> None:
+        """Make the name `link` lead to the environment; it may have led to another one."""
         request: SymlinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("link", request)
 
     def unlink(self, name: str, link: str) -> None:
+        """Take the name `link` away, if it still leads to this environment."""
         request: SymlinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("unlink", request)
 
     def add_request(self, name: str, request: Json) -> None:
+        """Note in env.json that the environment also fulfils this request, so that the same install finds it without a
+        query."""
         added: NoteRequest = {"home": self.home, "name": name, "request": request}
         self._call("note", added)
 
@@ -237,8 +259,11 @@ def verify(
     keep: str | None = None,
     timeout: float | None = None,
 ) -> VerifyResult:
-    """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks. With a record,
-    everything that it lists must exist. `keep`: result file."""
+    """Verify the environment of an interpreter: imports, a training step in bf16, an all-reduce of two ranks.
+
+    With a record, everything that it lists must exist. `packages`: also imported, if the record has them. `setup`: file
+    that is read first. `keep`: path of the result on the host; None to record nothing.
+    """
     request: VerifyRequest = {
         "python": python,
         "variables": record.variables if record else {},
@@ -256,6 +281,7 @@ def verify(
 
 
 def parse_result(reply: object) -> VerifyResult | None:
+    """Return a recorded verification that passed; None if it failed, is missing or can't be read."""
     try:
         result = Reply(reply if isinstance(reply, Mapping) else {}).decode(VerifyResult)
     except MalformedReply:
@@ -281,9 +307,11 @@ _STEPS: Final = {
 
 
 def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) -> tuple[str, str] | None:
-    """Reason and fix of the first failed step; None if the environment works. For an unknown text, the fix is another
-    stack, or another version of the package that can't be imported. A user's own Python has no record; `env` is its
-    path."""
+    """Return reason and fix of the first failed step; None if the environment works.
+
+    For an unknown error, the fix is another stack, or another version of the package that can't be imported. `env`:
+    name of the environment, or the path of a user's own Python, which has no record.
+    """
     phase = verify.failed
     if phase is None:
         return None

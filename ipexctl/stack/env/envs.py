@@ -1,4 +1,4 @@
-"""`ipexctl envs`: lists, removes, prunes and verifies environments, and verifies a user's own Python.
+"""Do the work of `ipexctl envs`: list, remove, prune and verify environments, and verify a user's own Python.
 
 Environments are removed once per home; one that is in use on any of the home's hosts stays.
 """
@@ -65,6 +65,8 @@ class _Target:
 
 
 def list_envs(opened: OpenHosts) -> EnvsReport:
+    """List the environments of each host. Hosts that share a home list the same ones."""
+
     def list_one(target: _Target, session: Session) -> EnvsResult:
         return target.result("ok", listing=target.client(session).listing())
 
@@ -72,7 +74,8 @@ def list_envs(opened: OpenHosts) -> EnvsReport:
 
 
 def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False) -> EnvsReport:
-    """Raise a UserError before anything is removed if others installed one of these, unless `force`."""
+    """Remove environments by name or directory. Raises a UserError before anything is removed if others installed one
+    of these, unless `force`."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
@@ -96,13 +99,15 @@ def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False)
 
 
 def find_foreign_envs(facts: Facts, names: Sequence[str]) -> tuple[Owned, ...]:
-    """Environments of these names that others installed."""
+    """Return the environments of these names that others installed."""
     records = [record for env, record in records_of(facts) if {env.name, *env.names} & {*names}]
     made = {record.name: record._asdict() for record in records}
     return find_foreign("environment", made, removal_request(force=False))
 
 
 def prune_envs(opened: OpenHosts, *, force: bool = False) -> EnvsReport:
+    """Remove leftovers, wheels and environments without a name, once per home. `force`: also environments that others
+    installed; without it the result lists them as `foreign`."""
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session).prune(target.used, force=force)
@@ -117,8 +122,8 @@ def prune_envs(opened: OpenHosts, *, force: bool = False) -> EnvsReport:
 
 
 def verify_envs(opened: OpenHosts, name: str, python: str | None, setup: str | None) -> EnvsReport:
-    """Verify on every host; the next install reads the recorded result. `python`: the user's own, which is verified
-    instead."""
+    """Verify the named environment on every host; the next install reads the recorded result. `python`: the user's own,
+    which is verified instead of the environment; nothing is recorded for it."""
     timeout = opened.timeout
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:

@@ -1,4 +1,5 @@
-"""Brings the wheels of an environment to the first host's store; the other hosts get them from there.
+"""Bring the wheels of an environment to the first host's store, from which the other hosts get them; fill wheelhouses,
+too.
 
 The host downloads what it can reach; the control machine sends the rest while later wheels still download. It never
 uses a URL or proxy named by a host, because the host could then reach any server of its network.
@@ -52,6 +53,7 @@ from ipexctl.text import expand_tilde
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:
+    """True if the file exists and has the wheel's size and hash. False also if it can't be read."""
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
             return False
@@ -69,7 +71,8 @@ def download_wheels(
     name: str = "",
     on_got: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Download into the store of the machine `name`; returns hash → reason for each failed wheel."""
+    """Download the wheels into the store of the machine `name`; return hash → reason for each wheel that failed. A
+    wheel without a URL is skipped."""
     total = _total(wheels)
     result = store.fetch(
         [DownloadItem(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
@@ -216,8 +219,8 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
 
 
 def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
-    """Replace the wheels' URLs by URLs of this machine's own indexes, or None; only `pkg @ URL` of the call keeps its
-    URL."""
+    """Replace the wheels' URLs by URLs of this machine's own indexes, or by None if these lack the file. Only `pkg @
+    URL` of the call keeps its URL."""
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
     direct = set()

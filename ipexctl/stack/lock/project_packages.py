@@ -1,6 +1,9 @@
-"""Requirements in a project's own files: pyproject.toml, setup.cfg, setup.py, uv.lock and conda's, with the extras or
-groups of `-r FILE[NAME]`. uv reads its own lock (`uv export`, offline), and setup.py is read as text. What hosts cannot
-install is left out with a note."""
+"""Read the requirements in a project's own files: pyproject.toml, setup.cfg, setup.py, uv.lock and conda's, with the
+extras or groups of `-r FILE[NAME]`.
+
+uv reads its own lock (`uv export`, offline), and setup.py is read as text. What hosts cannot install is left out with a
+note.
+"""
 
 from __future__ import annotations
 
@@ -75,11 +78,14 @@ class ProjectScope:
     """The directory of the call."""
 
     def is_own(self, name: str) -> bool:
+        """True if a package of this name belongs to the project, so that no index is asked for it."""
         return self.layout.is_own(name)
 
     def find_directory(self, path: str, file: Path) -> Path | None:
-        """The directory inside the project that a requirement names; pip takes the path relative to the call's
-        directory, and people also write it relative to the file."""
+        """Return the directory inside the project that a requirement names; None if there is none, or if it is outside.
+
+        pip takes the path relative to the directory of the call, and people also write it relative to the file.
+        """
         if self.layout is NO_LAYOUT:
             return None
         real = Path(os.path.realpath(self.layout.root))
@@ -101,6 +107,8 @@ class FileLine:
     raw: str
 
     def error(self, what: str, part: str = "", fix: str = "") -> FileError:
+        """Return the error for this line, with a caret under `part`, or under the first column if the line does not
+        contain it."""
         column = self.raw.find(part) + 1 if part and part in self.raw else 1
         return FileError(str(self.path), self.number, what, text=self.raw, column=column, fix=fix)
 
@@ -124,7 +132,7 @@ class BackendList:
         return named, requires, paths
 
     def shown(self, text: str) -> Iterator[FileLine]:
-        """What the text of the declaration lists, which may be less than the build says."""
+        """Yield the lines that the text of the declaration shows. The build may require more than these."""
         if (declaration := read_declaration(TextReader(self.path.parent))) is not None:
             lists = (declaration.requires, *(declaration.extras.get(name, ()) for name in self.extras))
             yield from (_line_with(self.path, text, line, line) for lines in lists for line in lines)
@@ -143,6 +151,7 @@ class ProjectLines:
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Split `pyproject.toml[train,dev]` into the path and its extras. A path that exists as it is has none."""
     found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
     if found is None or path.exists():
         return path, ()
@@ -152,7 +161,8 @@ def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
 def read_project_file(
     path: Path, text: str, names: Sequence[str], scope: ProjectScope = NO_PROJECT
 ) -> ProjectLines | None:
-    """Read a project file; None for a requirements file. Raises a UserError."""
+    """Return the packages of a project file; None if this is a requirements file instead. Raises a UserError if the
+    file, or a name in `names`, can't be read."""
     if path.name in _OTHER_LOCKS:
         raise UserError(f"{path} can't be read by ipexctl", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
     if path.name == UV_LOCK:
@@ -274,6 +284,8 @@ class _Pyproject:
 
 
 def place_of(line: FileLine) -> str:
+    """Return the position of a line, relative to the current directory, such as `requirements.txt:3`; only the path if
+    the line comes from a build backend."""
     return f"{os.path.relpath(line.path)}:{line.number}" if line.number else os.path.relpath(line.path)
 
 

@@ -1,8 +1,8 @@
-"""Packages and sources of a call: --with, options and requirements files. Queries no index.
+"""Read the packages and sources of a call: --with, options and requirements files. Queries no index.
 
-The project itself (`-e .`) stands for what it requires; repositories, paths outside the project and packages for GPUs
-are left out with a note. What else a node can't install (a second MPI, an unknown option) is refused by line number
-before a host is contacted, because nodes compile nothing.
+The project itself (`-e .`) stands for what it requires. Lines of files that a node can't install are left out with a
+note: repositories, paths outside the project, packages for GPUs, a second MPI, unknown options, since nodes compile
+nothing. The same in --with is refused before a host is contacted.
 """
 
 from __future__ import annotations
@@ -84,10 +84,13 @@ class PackageRequest:
 
     @property
     def named(self) -> tuple[str, ...]:
+        """Return the requirements that the user or the files name, without those that only other packages require."""
         return tuple(line for line in self.lines if line not in self.indirect)
 
     @property
     def torch(self) -> str | None:
+        """Return the torch that the files require: `2.8.0` for an exact version, else the range, such as `<3,>=2.7`.
+        None if no line of a file limits it; --with lines do not count."""
         for line in self.lines:
             required = Requirement(line)
             is_torch = canonicalize_name(required.name) == "torch" and line in self.origins and required.specifier
@@ -104,10 +107,14 @@ def _version_of(required: Requirement) -> str:
 
 
 def read_requirements(path: Path | str, scope: ProjectScope = NO_PROJECT) -> PackageRequest:
+    """Return the packages of one file and of those that it includes. `path` may end in extras, as in
+    `pyproject.toml[train]`. Raises a UserError if that file itself can't be read."""
     return _RequirementsReader(scope).read(*split_extras(expand_tilde(path)), (), constraining=False)
 
 
 def requirement(text: str, scope: ProjectScope = NO_PROJECT) -> str:
+    """Return a --with line in its normal form. Raises a UserError if the line is invalid, hosts can't install it, or it
+    names the project itself."""
     line = text.strip()
     _refuse_own_name(line, scope)
     if refusal := _refusal(line) or _second_mpi(line):
@@ -141,7 +148,8 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
-    """The error for a requirement that excludes the plan's torch, IPEX or bindings."""
+    """Return the error for the first requirement that excludes the plan's torch, IPEX or bindings; None if none does.
+    `origins`: requirement → where the user wrote it."""
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
@@ -442,6 +450,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
 def read_package_request(
     packages: Sequence[str], files: Sequence[Path], scope: ProjectScope = NO_PROJECT
 ) -> PackageRequest:
+    """Return the packages of --with and of the files in one request."""
     result = PackageRequest(tuple(requirement(package, scope) for package in packages))
     for file in files:
         result = _merge(result, read_requirements(file, scope))
@@ -449,8 +458,8 @@ def read_package_request(
 
 
 def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> PackageRequest:
-    """What a build backend has answered, for the extras of the list. A version of torch that the plan does not have is
-    left out, as are lines that hosts cannot install."""
+    """Return what a build backend has answered, with the extras of `each`. A version of torch that the plan does not
+    have is left out with a note, as are lines that hosts cannot install."""
     found = PackageRequest()
     reader, target = _RequirementsReader(each.scope), {**_TARGET, "python_version": plan.python}
     for text in requires:
@@ -469,7 +478,8 @@ def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> 
 
 
 def without_torch(request: PackageRequest, why: str) -> PackageRequest:
-    """The request without versions of torch, which no stack has, and of the packages that each fit one torch."""
+    """Return the request without its versions of torch and of the packages that each fit one torch; a note says
+    `why`."""
     lines, left_out, origins = dict[str, None](), [], dict(request.origins)
     for line in request.lines:
         required = Requirement(line)
@@ -485,7 +495,8 @@ def without_torch(request: PackageRequest, why: str) -> PackageRequest:
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:
-    """Sources of the options, then those of requirements files; directories become absolute."""
+    """Return the sources of the options, followed by those of requirements files. Directories become absolute. Raises a
+    UserError for a directory that does not exist and an index that is no URL."""
     for url in (*([given.index_url] if given.index_url else []), *given.extra_index_urls):
         if "://" not in url:
             raise UserError(
@@ -505,10 +516,13 @@ def _has_login(url: str) -> bool:
 
 
 def with_project_indexes(named: Sources, declared: Sources, packages: Collection[str], line: FixCommand) -> Sources:
-    """The sources of the call with those that the project's files declare. Only an index that the call names may be
-    asked: if one of `packages` has another index, the call is refused, and other packages of such an index are
-    withheld. `named`: by options and named files. `line`: the call to type instead; one that names the project's own
-    file needs no options for indexes."""
+    """Return the sources of the call together with those that the project's files declare. Only an index that the call
+    names may be asked: if one of `packages` has another index, the call is refused, and other packages of such an index
+    are withheld.
+
+    `named`: sources of options and named files. `line`: the command that an error suggests instead, with options for
+    the indexes unless it names the project's own file.
+    """
     if named.index_url:  # it replaces all others
         declared = replace(declared, index_url=None, extra_index_urls=(), find_links=())
     allowed = {plain_url(url): url for url in (PYPI, TORCH_CPU, *sorted(named.urls, key=_has_login))}

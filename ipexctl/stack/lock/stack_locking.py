@@ -1,4 +1,4 @@
-"""From a request to a lock: queries the indexes, resolves the stack, and locks it on one machine.
+"""Make a lock from a request: query the indexes, resolve the stack, and lock it on one machine.
 
 Node0's answer is preferred to the control machine's, because node0 downloads. If an index that the call names does not
 answer, the call fails, because others may have different packages under the same names.
@@ -91,7 +91,8 @@ from ipexctl.text import join_words, readable, tilde_path
 def find_older(
     lines: Iterable[str], packages: Mapping[str, str], found: Availability, python: str
 ) -> dict[str, Version]:
-    """Locked packages that the lines name without a version, each with the newer version of an index. Pure."""
+    """Return the locked packages that the lines name without a version and of which an index has a newer one: name →
+    that version. Pure."""
     bare = (line for line in map(Requirement, lines) if not line.specifier and not line.url)
     names = (name for line in bare if (name := canonicalize_name(line.name)) in packages)
     newest = {name: found.newest(name, SpecifierSet(), python) for name in names}
@@ -99,6 +100,8 @@ def find_older(
 
 
 def note_on_older(older: Mapping[str, Version], packages: Mapping[str, str], found: Availability) -> str:
+    """Return a note that names the outdated packages and the indexes with their newest versions; empty if `older` is
+    empty."""
     shown = []
     for name, newest in older.items():
         sources = {each.source for each in found.of(name) if each.version == str(newest)}
@@ -107,8 +110,10 @@ def note_on_older(older: Mapping[str, Version], packages: Mapping[str, str], fou
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
-    """The packages that must be built besides `built`, found by locks in which stubs stand for them; empty if no such
-    lock can be made. `make` tries one."""
+    """Return the packages that must be built besides `built`; empty if builds of them would not lead to a lock either.
+
+    `make` tries a lock in which stubs stand for the packages, so that nothing is built to find out.
+    """
     names = [first.package]
     while len(names) <= _MOST_BUILDS:
         try:
@@ -125,16 +130,21 @@ def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., o
 
 
 def floors_of(packages: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
-    """The least useful versions of new packages that are asked for by their names alone."""
+    """Return lower bounds, such as `trl>=1.14.1`, for new packages that are asked for by their names alone. `kept`:
+    packages that the environment already has."""
     lines = map(Requirement, packages)
     bare = {line.name for line in lines if not line.specifier and line.url is None}.difference(kept)
     return tuple(f"{name}>={least}" for name, least in LEAST_USEFUL.items() if name in bare)
 
 
 def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping[str, str]) -> tuple[str, str] | None:
-    """Problem and fix for libraries of compiled code from PyPI or a mirror of it, whose files are built for the CUDA
-    build of torch: beside a torch for CPUs, their import fails. Wheels of a directory, and wheels that no index has,
-    are the user's own: only the check of imports tells. `held`: packages of the environment that gets more. Pure."""
+    """Return problem and fix if the lock has libraries of compiled code that are built for the CUDA build of torch;
+    else None. Pure.
+
+    PyPI and its mirrors have only such builds, and beside a torch for CPUs their import fails. Wheels of a directory,
+    and wheels that no index has, are the user's own: only the check of imports tells. `held`: packages of the
+    environment that gets more.
+    """
     torch, found = lock.packages.get(TORCH), index_answer.availability
     indexes = {source.label for source in index_answer.sources if source.kind == "index"}
     builds = [each for name in _FOR_ONE_TORCH for each in found.of(name)]
@@ -158,7 +168,8 @@ def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping
 
 
 def unneeded_lines(request: InstallRequest, names: Iterable[str]) -> tuple[str, ...]:
-    """Lines of lists with these packages, unless an import of the script needs them. Pure."""
+    """Return the lines of lists with these packages, unless an import of the script needs them. Empty if no script is
+    known. Pure."""
     if request.needed is None:
         return ()
     of_script = {name for each in request.needed for name in known_packages().get(each, (each,))}
@@ -168,6 +179,7 @@ def unneeded_lines(request: InstallRequest, names: Iterable[str]) -> tuple[str, 
 
 
 def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> str:
+    """Return the fix that builds these packages from source, and say on which machine their code runs then."""
     return Fix(
         "build from source, which runs the code of {names} on {machine}: {line}",
         names=join_words(packages),
@@ -199,10 +211,12 @@ class LockedStack:
 
     @property
     def mpi(self) -> str | None:
+        """Return the version of Intel MPI inside the bindings or of its own package; None if the environment has
+        none."""
         return self.plan.bundled_mpi or self.lock.packages.get("impi-rt")
 
     def record(self) -> EnvRecord:
-        """For env.json, without what only the request or the build knows."""
+        """Return the content of env.json, without what only the request or the build knows."""
         plan, lock, installer = self.plan, self.lock, dict(self.installer.to_json())
         module = plan.row.module if plan.oneccl else None
         name = env_directory(plan.row.name, lock.digest)
@@ -212,8 +226,11 @@ class LockedStack:
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
-    """Resolve and lock one stack for all hosts. Raises a HostError for the machine that makes the lock. With
-    `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one."""
+    """Resolve and lock one stack for all hosts; return a refusal if no stack fits. Raises a HostError for the machine
+    that makes the lock.
+
+    With `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one.
+    """
     request = context.request.env.stack
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
@@ -256,11 +273,12 @@ def _check_against(plan: StackPlan, context: InstallContext) -> None:
 
 
 def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...]) -> LockedStack | Refusal:
-    """Lock an existing plan. An index counts as reached if it has the first project."""
+    """Lock an existing plan. An index counts as reached if it has the first of `projects`."""
     return _Locking(context, projects, plan).lock(node0_may=True)
 
 
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
+    """Return what the indexes have of these projects, asked from the control machine."""
     return _Locking(context, projects).query_here()
 
 
@@ -829,8 +847,8 @@ class _Locking:
 def announce_stack(
     context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
 ) -> None:
-    """Announce the stack, the reason for it, and its download; for a large one also a smaller stack. `shared`: hashes
-    of wheels that hosts already have."""
+    """Announce the stack, the reason for it, and its download; for a large one, also a smaller stack. `by`: who
+    downloads the wheels. `shared`: hashes of wheels that hosts already have."""
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
     places = {Path(each.path).parent if each.path else urlsplit(each.url or "").hostname for each in lock.wheels}

@@ -1,4 +1,5 @@
-"""Sources of wheels: the indexes and directories of a call and of pip's settings, queried from one machine.
+"""Order the sources of wheels, which are the indexes and directories of a call and of pip's settings, and query them
+from one machine.
 
 The order matters, because uv also takes a project from the first index that has it. `--index-url` replaces all of them
 but directories; `--offline` leaves only directories. Logins are never part of a URL that is logged or shown.
@@ -51,6 +52,7 @@ class Source:
     """Text for users, without credentials."""
 
     def to_json(self) -> SourceRequest:
+        """Return the source as the agent reads it. The URL may hold credentials, so it goes only to stdin."""
         return {"kind": self.kind, "url": self.url, "label": self.label}
 
     @property
@@ -60,6 +62,7 @@ class Source:
 
     @property
     def directory(self) -> str | None:
+        """Return the path if this is a directory of wheels; None if it is a URL."""
         return directory_of(self.url)
 
 
@@ -84,21 +87,26 @@ class IndexAnswer:
 
     @property
     def has_index(self) -> bool:
+        """True if an index answered. Directories, pages of links and indexes of single packages do not count."""
         return any(source.kind == "index" for source in self.sources)
 
     def headers_for(self, url: str) -> dict[str, str]:
+        """Return the headers that log in at the server of this URL; empty if no login is known."""
         login = self.logins.get(origin_of(url))
         return {"Authorization": login} if login else {}
 
 
 def pip_settings(session: Session, python: str) -> PipSettings:
+    """Return the settings of pip on the session's machine, from its configuration files and PIP_ variables."""
     return call(session, "env.pip_settings", "read", {}, AgentPlace(python), silence=PATIENCE).decode(PipSettings)
 
 
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """Sources to query: the call's first, PyPI last. `here`: the settings are the control machine's."""
+    """Return the sources to query, each once: those of the call first, PyPI last among the indexes. `here`: True if the
+    machine that asks is the control machine; only it can read directories that the call names. `besides`: indexes of
+    the stacks."""
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]
@@ -113,12 +121,13 @@ def sources_for(
 
 
 def plain_url(url: str) -> str:
-    """The URL by which indexes are compared and shown."""
+    """Return the URL by which indexes are compared and shown: without a login and a trailing slash."""
     return strip_login(url).rstrip("/") if "://" in url else url
 
 
 def is_for_hosts(marker: str, *pythons: str) -> bool:
-    """True if the marker holds on a host, with one of these Pythons or with any."""
+    """True if the marker holds on a host, with one of these Pythons or, if none is given, with any. A marker that can't
+    be evaluated counts as true."""
     linux = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     versions = pythons or [f"3.{minor}" for minor in range(8, 20)]
     places = ({**linux, "python_version": each, "python_full_version": f"{each}.0"} for each in versions)
@@ -129,13 +138,16 @@ def is_for_hosts(marker: str, *pythons: str) -> bool:
 
 
 def call_labels(sources: Sources) -> frozenset[str]:
+    """Return the labels of the indexes that the call names, without PyPI and the public indexes of stacks. The call
+    fails if one of them does not answer."""
     urls = (*sources.extra_index_urls, *([sources.index_url] if sources.index_url else ()))
     named = map(_index, urls)
     return frozenset(source.label for source in named if source.label != "PyPI" and not source.is_of_stacks)
 
 
 def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
-    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. Pure."""
+    """Return problem and fix if hosts lack an MPI, no index that answered has one, and an index did not answer; else
+    None. Pure."""
     silent = silent_index(availability)
     notes = [note.fields for note in plan.notes if note.kind is no_intel_mpi]
     lacking = next((fields for fields in notes if not fields["every_host_has_mpi"]), None)
@@ -149,15 +161,19 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
 
 
 def silent_index(availability: Availability) -> SourceFailure | None:
-    """Return an index that did not answer. PyTorch's and Intel's indexes have only torch and its extensions."""
+    """Return an index that did not answer; None if all did. PyTorch's and Intel's indexes do not count, because they
+    have only torch and its extensions."""
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
     others = (each for each in availability.failures if each.source not in of_stacks)
     return next((each for each in others if urlsplit(each.source).hostname not in _STACK_HOSTS), None)
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
-    """Sources for uv, which takes a project from the first index that has it. For a stack's index, only the pages of
-    the queried projects: uv adds those to the project's first index."""
+    """Return the sources for uv, which takes a project from the first index that has it.
+
+    A stack's index is replaced by the pages of the queried projects that it has: uv adds pages to the project's first
+    index.
+    """
     found: list[Source] = []
     for source in answer.sources:
         if not source.is_of_stacks:
@@ -180,7 +196,8 @@ def query_indexes(
     timeout: float = INDEX_ANSWER,
     sdists: bool = False,
 ) -> IndexAnswer:
-    """Query the sources for these projects, with `sdists` also for source archives. Raises a HostError."""
+    """Query the sources for these projects, with `sdists` also for source archives. The `sources` of the answer are
+    only those that answered for all projects. Raises a HostError."""
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
@@ -200,7 +217,7 @@ def query_indexes(
 
 
 def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
-    """An answer for an older lock, without a query but with the logins of this call."""
+    """Return an answer for an older lock: it comes without a query, and only has the logins of this call."""
     logins = {}
     for source in sources_for(sources, settings, here=False):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
@@ -210,6 +227,7 @@ def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
 
 
 def directory_of(location: str) -> str | None:
+    """Return the path of a directory that is given as such or as a file: URL; None for any other URL."""
     if location.startswith("file:"):
         return unquote(urlsplit(location).path)
     return None if "://" in location else location
@@ -259,6 +277,8 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 
 def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
+    """Return the normalized names of the required packages, each once. Lines that name a URL are left out, because no
+    index is asked for them."""
     parsed = map(Requirement, requirements)
     return tuple(dict.fromkeys(str(canonicalize_name(line.name)) for line in parsed if line.url is None))
 
@@ -305,7 +325,8 @@ class IndexCache:
             write_json_atomically(self._path(machine), document, durable=False)
 
     def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
-        """The cached answer; None unless it is from the last day and has each of these projects."""
+        """Return the cached answer; None unless it is from the last day and has each of these projects. `machine`: the
+        one that asked."""
         try:
             document = self._document_of(machine)
             found = {project: document["projects"][project] for project in projects}

@@ -1,4 +1,4 @@
-"""A lock: the exact wheels of an environment, with their hashes. uv makes it on one machine.
+"""Make a lock: the exact wheels of an environment, with their hashes. uv makes it on one machine.
 
 Every wheel fits all hosts. If uv fails, common causes get a sentence with a fix; otherwise uv's lines are quoted.
 """
@@ -73,10 +73,11 @@ class Wheel:
 
     @property
     def stored_file(self) -> StoredFile:
+        """Return the wheel as the store of a home knows it."""
         return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> LockedWheel:
-        """The wheel without its path, which is valid only on one machine."""
+        """Return the wheel as lock.json has it, without its path, which is valid only on one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -103,29 +104,37 @@ class Lock:
 
     @property
     def digest(self) -> str:
+        """Return the SHA-256 over the Python and the hashes of all wheels. Its beginning is part of the environment's
+        directory name."""
         lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def without(self, hashes: frozenset[str]) -> Lock:
+        """Return the lock without the wheels that have these hashes."""
         return Lock(self.python, tuple(wheel for wheel in self.wheels if wheel.sha256 not in hashes))
 
     @property
     def size(self) -> int:
+        """Return the bytes of all wheels; a wheel of unknown size counts as 0."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     @property
     def packages(self) -> dict[str, str]:
+        """Return package → version."""
         return {wheel.name: wheel.version for wheel in self.wheels}
 
     @property
     def is_cuda(self) -> bool:
+        """True if the lock has CUDA libraries of NVIDIA, which a torch for CUDA requires."""
         return any(wheel.name.startswith(("nvidia-cu", "nvidia-nccl")) for wheel in self.wheels)
 
     def to_json(self) -> LockDocument:
+        """Return the content of lock.json."""
         return {"schema": "ipexctl.lock/1", "python": self.python, "wheels": [w.to_json() for w in self.wheels]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lock:
+        """Read a lock. Raises a MalformedReply, KeyError or TypeError if this is not one."""
         return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))
 
 
@@ -137,6 +146,8 @@ class BuiltPackage(NamedTuple):
 
 
 def takes_wheels(facts: Facts) -> bool:
+    """True if a host's home can store the wheels first: it is writable, may hold programs and has space for the
+    smallest stack. Unknown facts count as yes."""
     disk = facts.home.disk if facts.home else None
     if disk is None:
         return True
@@ -144,7 +155,8 @@ def takes_wheels(facts: Facts) -> bool:
 
 
 def home_problem(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
-    """Problem and fix, or None. `held`: bytes of the wheels that are already in the store."""
+    """Return problem and fix if an environment can't be built in the host's home; None if it can, or if its disk is
+    unknown. `held`: bytes of the wheels that are already in the store."""
     home = facts.home
     disk = home.disk if home else None
     if home is None or disk is None:
@@ -208,11 +220,12 @@ class LockMaker:
     """The Python for builds; empty if unknown."""
 
     def call(self, command: str, action: str, request: Mapping[str, Any]) -> Reply:
+        """Call a command of the agent on this machine. It may be silent for twice the usual time."""
         return call(self.session, command, action, request, AgentPlace(self.python), silence=2 * STEP_SILENCE)
 
 
 def uv_here() -> str | None:
-    """Path of the uv that is installed with ipexctl; None if it has no binary for this machine."""
+    """Return the path of the uv that is installed with ipexctl; None if there is no binary for this machine."""
     try:
         import uv
 
@@ -222,7 +235,7 @@ def uv_here() -> str | None:
 
 
 def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
-    """The newest uv in the node's indexes, else the control machine's if it runs on the node, else the newest in
+    """Return the newest uv in the node's indexes, else the control machine's if it runs on the node, else the newest in
     directories that the call names. Raises a HostError if there is none."""
     # uv's wheels fit every Python, so only the platform matters.
     found = [
@@ -278,12 +291,17 @@ def make_lock(
     strict: bool = False,
     hashes: Mapping[str, frozenset[str]] = EMPTY,
 ) -> Lock:
-    """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
-    requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
-    `stubs`: packages, with a version, that are left out with what they require.
-    `named`: packages that only the directories of the call, or one index, are asked for. `projects`: the user's, built
-    there. `kept`: built before. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the
-    files that may be used.
+    """Return the plan's exact wheels from the sources that answered on that machine. Raises a HostError or UserError if
+    there is no such lock.
+
+    - `origins`: requirement → where the user wrote it.
+    - `builds`: packages that are built on that machine. `projects`: the user's projects, which are built there, too.
+    - `own`: project's own packages → version, for which no index is asked.
+    - `stubs`: package → version of packages that are left out together with what they require.
+    - `named`: packages that only the directories of the call, or one index, are asked for.
+    - `kept`: packages that were built before.
+    - `strict`: as in CompileRequest.
+    - `hashes`: normalized name of a package → sha256 of the files that may be used.
     """
     wanted = tuple(packages)
     refuse_ended_packages(wanted, plan.torch)
@@ -354,7 +372,7 @@ class NamedWheels:
     """Why the index has none."""
 
     def best(self, requirements: Iterable[str]) -> str:
-        """The path of the newest wheel that the requirements allow; empty if none fits."""
+        """Return the path or URL of the newest wheel that the requirements allow; empty if none fits."""
         project = _project_in(self.wheels[0][1]) if self.wheels else ""
         held = [line.specifier for line in map(Requirement, requirements) if canonicalize_name(line.name) == project]
         allowed = (path for version, path in self.wheels if all(each.contains(version, True) for each in held))
@@ -362,6 +380,8 @@ class NamedWheels:
 
     @property
     def versions(self) -> str:
+        """Return the versions that fit the hosts, joined for a message. If none fits, these are the others, each with
+        `for other hosts`; empty if there are no wheels."""
         found = [str(version) for version, _ in self.wheels] or [
             f"{version} for other hosts" for version in self.others
         ]
@@ -373,13 +393,14 @@ def _project_in(path: str) -> str:
 
 
 def wheels_in_directories(sources: Sources) -> frozenset[str]:
-    """Packages of which a directory that the call names has wheels."""
+    """Return the normalized names of packages of which a directory that the call names has wheels."""
     places = [directory_of(place) for place in (sources.wheelhouse, *sources.find_links) if place]
     return frozenset(_project_in(str(path)) for place in places if place for path in Path(place).glob("*.whl"))
 
 
 def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]) -> dict[str, NamedWheels]:
-    """Packages outside the stack of which a directory that the call names has wheels."""
+    """Return package → its wheels in the directories that the call names. Packages of the stack and those that are
+    built do not count."""
     ranks = tag_ranks(plan.python, plan.glibc)
     left_out = {*_projects_of(plan.requirements), *builds, "uv"}
     found: dict[str, NamedWheels] = {}
@@ -409,7 +430,8 @@ def find_bound_wheels(
     hashes: Mapping[str, frozenset[str]],
     line: FixCommand,
 ) -> dict[str, NamedWheels]:
-    """Packages with an index of their own, and its wheels. `index_answer`: of these indexes. `line`: the call."""
+    """Return package → its wheels in the index of its own. `index_answer`: the answer of these indexes. `line`: the
+    command of the call, for fixes."""
     found: dict[str, NamedWheels] = {}
     failures = {failure.source: failure.reason for failure in index_answer.availability.failures}
     for name, url, label, _ in bindings:
@@ -462,6 +484,8 @@ def _unfit(what: str, name: str, wheels: NamedWheels) -> HostError | UserError:
 
 
 def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
+    """Return the wheels with their sizes, asking the servers for those that the indexes did not give. A size stays None
+    if the server does not say it, either."""
     known = {
         c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
     }
@@ -513,7 +537,7 @@ class LacksVersion(UserError):
 
 
 def refuse_ended_packages(wanted: Iterable[str], torch: str) -> None:
-    """Raise a LacksVersion for a package whose last release cannot be imported with this torch."""
+    """Refuse a package whose last release cannot be imported with this torch (LacksVersion)."""
     for name in (canonicalize_name(Requirement(line).name) for line in wanted):
         last = ENDED.get(name, "")
         if last and Version(torch).release[:2] > Version(last).release:
@@ -531,7 +555,7 @@ class Conflict(UserError):
 
 
 def platform_for(glibc: str) -> str:
-    """uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
+    """Return uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
     known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
     return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
 
@@ -539,9 +563,12 @@ def platform_for(glibc: str) -> str:
 def read_pylock(
     text: str, python: str, glibc: str, local: Mapping[str, LocalWheel], hashes: Mapping[str, frozenset[str]] = EMPTY
 ) -> tuple[Wheel, ...]:
-    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel, or a HostError if no file
-    has one of the `hashes`. `local`: wheels that are files on the machine that made the lock, by URL; built wheels by
-    the URL of their source. A file of that machine is the user's own choice, and may have another hash."""
+    """Return one wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel if no file fits, or a
+    HostError if no file has one of the `hashes`.
+
+    `local`: URL → the wheel, for files on the machine that made the lock; built wheels are under the URL of their
+    source. A file of that machine is the user's own choice, and may have another hash.
+    """
     ranks = tag_ranks(python, glibc)
     made = []
     for package in parse_toml(text).get("packages", ()):
@@ -621,7 +648,7 @@ class UvRefusal(NamedTuple):
 
 
 def read_refusal(messages: str) -> UvRefusal:
-    """Read uv's messages, which have no form for programs."""
+    """Return what uv's messages say. They have no form for programs, so their English is searched."""
     text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
     fetched, damaged, wheel = _FETCH.search(text), _DAMAGED.search(text), _NO_WHEEL.search(text)
     absent = _NO_PACKAGE.search(text) or _ABSENT.search(text)
@@ -647,8 +674,9 @@ def explain_refusal(
     index_answer: IndexAnswer,
     machine: str,
 ) -> HostError | UserError:
-    """The true reason first: trouble of the machine or of an index that was asked, versions that exclude each other, a
-    package without a wheel, and then an index that did not answer, if a package was missed."""
+    """Return the error for uv's messages, the true reason first: trouble of the machine or of an index that was asked,
+    a package without a wheel, an index that did not answer (if a package was missed), a package or version that no
+    index has, and then versions that exclude each other."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     said, quote = read_refusal(messages), _quote(messages)
     named = {line: name for line in packages if (name := canonicalize_name(Requirement(line).name)) in said.names}

@@ -1,4 +1,4 @@
-"""Matches a row with hosts: whether the row runs there, and with which Python. Pure.
+"""Match rows of the version table with hosts: whether a row runs there, and with which Python. Pure.
 
 Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work.
 """
@@ -36,6 +36,7 @@ class HostProfile:
 
 
 def profile(facts: Facts) -> HostProfile:
+    """Return the facts of a host that decide which rows run there."""
     system, software = facts.system, facts.software
     running = {minor(python.version) for python in software.pythons if python.version}
     good = frozenset(minor(python.version) for python in usable_pythons(facts) if python.version)
@@ -52,7 +53,7 @@ def profile(facts: Facts) -> HostProfile:
 
 
 def usable_pythons(facts: Facts) -> tuple[Python, ...]:
-    """Interpreters that can run the agent and use wheels for glibc and x86-64."""
+    """Return the interpreters that can run the agent and use wheels for glibc and x86-64."""
     return tuple(
         python
         for python in facts.software.pythons
@@ -64,6 +65,7 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
 
 
 def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
+    """Group hosts by what decides which rows run there: profile → names of its hosts."""
     found: dict[HostProfile, list[str]] = {}
     for name, facts in hosts.items():
         found.setdefault(profile(facts), []).append(name)
@@ -71,12 +73,14 @@ def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
 
 
 def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
-    """The glibc that wheels for all of these hosts must run on; None if unknown."""
+    """Return the oldest glibc among the hosts, on which wheels for all of them must run; None if none is known."""
     known = [version for facts in hosts.values() if (version := profile(facts).glibc)]
     return min(known, key=version_key, default=None)
 
 
 def incompatibility(row: StackSpec, facts: Facts) -> Reason | None:
+    """Return why a host cannot run a row; None if it can. The bindings' Pythons do not count, because the row also runs
+    over gloo."""
     kind, pythons = profile(facts), row.without_oneccl().pythons
     return _machine_problem(row, kind) or _python_problem(row.title, kind, pythons, _best_to_add({}, pythons))
 
@@ -116,15 +120,17 @@ def _supported(pythons: Sequence[str]) -> list[str]:
 
 
 def has_isa(tier: Tier | None, isa: Isa) -> bool:
-    """True also for an unknown CPU, which counts as the best."""
+    """True if a CPU of that tier has the instructions. An unknown CPU counts as having them."""
     return tier is None or TIERS.index(tier) >= TIERS.index(isa)
 
 
 def common_pythons(
     row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], part: str
 ) -> tuple[str, ...] | Reason:
-    """Pythons that run this row on all hosts, newest first, or why there are none. `part` is built only for these
-    Pythons."""
+    """Return the Pythons that run this row on all hosts, newest first, or the reason why there is none.
+
+    `pythons`: those for which `part` is built. `part`: what a message names, such as `IPEX 2.8`.
+    """
     best = _best_to_add(host_groups, pythons)
     problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()})
     if problems is None:
@@ -181,6 +187,7 @@ def _none_common(
 
 
 def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Reason | None:
+    """Return the reason that names the hosts without this Python; None if no host is known to lack it."""
     lacking = {
         kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
     }
@@ -193,8 +200,11 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
-    """Host → path of that Python, the same path on hosts that share a home if possible. With unknown Pythons the path
-    is just a name, to be found on PATH; a host without that Python is left out."""
+    """Return host → path of that Python, the same path on hosts that share a home if possible.
+
+    If a host's Pythons are unknown, the path is just a name such as `python3.11`, to be found on PATH. A host without
+    that Python is left out.
+    """
     ranked = {name: _ranked(python, facts) for name, facts in hosts.items()}
     chosen = {name: paths[0] for name, paths in ranked.items() if paths}
     stores: dict[str, list[str]] = {}
@@ -222,10 +232,13 @@ def _ranked(python: str, facts: Facts) -> list[str]:
 
 
 def queried_indexes(wheels: Availability) -> QueriedIndexes:
+    """Return which indexes answered and which failed, as reasons name them."""
     return QueriedIndexes(wheels.answered, tuple(failure.source for failure in wheels.failures))
 
 
 def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availability) -> Reason:
+    """Return the reason why no builds of a row fit together on these targets. If the indexes were queried, it names
+    each part that none of them has for a target."""
     if not wheels.queried:
         if row.oneccl_builds and all(build.cpu_wheel != "published" for build in row.oneccl_builds):
             return because(reasons.bindings_never_published, line=row.line)
@@ -267,6 +280,12 @@ def easiest_problem(
     host_groups: Mapping[HostProfile, tuple[str, ...]],
     wheels: Availability,
 ) -> tuple[StackSpec, Reason]:
+    """Return the candidate, and its problem, that a refusal explains.
+
+    If some host's glibc is too old for every candidate, that is the problem. Otherwise candidates over gloo, and then
+    those with published bindings, are preferred; among these, those whose torch an index has, and last the one that the
+    fewest hosts prevent.
+    """
     floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {
         kind.glibc: names

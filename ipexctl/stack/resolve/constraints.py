@@ -1,8 +1,8 @@
-"""The candidate rows of a request, in the order in which the resolver tries them. Pure.
+"""Choose the candidate rows of a request, in the order in which the resolver tries them. Pure.
 
-Without a stack, the newest PyTorch, without IPEX. A request for IPEX gets a row with oneCCL first, then one over gloo.
-A request that names versions or a row is never widened. Only a version that the table does not have is a wrong call
-(exit code 2).
+A request without a stack gets the newest PyTorch, without IPEX. A request for IPEX gets a row with oneCCL first, then
+one over gloo. A request that names versions or a row is never widened. It is a wrong call (exit code 2) only if it
+names a stack or version that the table does not have, or a Python with three numbers.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Constraints:
 
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Reason:
+    """Return the candidate rows of a request with their limits, or why no row of the table fulfils it, whatever the
+    hosts have."""
     try:
         return _ConstraintReader(request, tuple(table)).constraints()
     except _Refused as refused:
@@ -45,7 +47,7 @@ def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Const
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
-    """All stack names: the rows, and the torch-only stack of each IPEX row."""
+    """Return all stacks by name: the rows, and the torch-only stack of each IPEX row."""
     rows = tuple(table)
     named = {row.name: row for row in rows}
     for row in rows:
@@ -218,6 +220,11 @@ def is_range(torch: str) -> bool:
 
 
 def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
+    """Return the rows that have the requested torch; empty if none has.
+
+    For a patch version (`2.8.0`) or a range (`>=2.7`), each row keeps only the matching patches, and recommends one of
+    them. For a minor version (`2.8`), its row stays as it is.
+    """
     found = []
     for row in rows:
         patches = tuple(SpecifierSet(requested).filter(row.torch_patches)) if is_range(requested) else ()

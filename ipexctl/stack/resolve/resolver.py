@@ -1,7 +1,7 @@
-"""The resolver: chooses one stack for all hosts. Pure.
+"""Choose one stack for all hosts. Pure.
 
-The first candidate row that runs on every host and has its wheels wins. If no index has answered, every published wheel
-counts as available.
+The resolver takes the first candidate row that runs on every host and has its wheels. If no index has answered, every
+published wheel counts as available.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ Tried = Sequence[tuple[StackSpec, Reason]]
 
 
 def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any_hosts: bool, or_gloo: bool) -> Reason:
-    """`or_gloo`: the row runs over gloo if no index has its bindings."""
+    """Return why this row was chosen.
+
+    `tried`: rows that were passed over, each with its problem. `or_gloo`: True if the row runs over gloo in case no
+    index has its bindings.
+    """
     return because(
         reasons.chosen,
         newest=_newest(row, constraints),
@@ -62,6 +66,7 @@ def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
 
 
 def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: Availability) -> Iterator[Reason]:
+    """Say why a row with IPEX runs over gloo. Yield nothing for another row, or if no row with bindings was tried."""
     if row.oneccl_builds or not row.ipex:
         return
     indexes = queried_indexes(wheels)
@@ -78,12 +83,16 @@ def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: A
 
 
 def retirement_notes(row: StackSpec, maintained: StackSpec | None, problem: Reason | None) -> Iterator[Reason]:
+    """Warn that the chosen row is retired. `maintained`: the newest maintained row that runs on the hosts; None if none
+    runs, for which `problem` is the reason."""
     if row.ipex and row.retired:
         name = maintained.name if maintained else None
         yield because(reasons.ipex_is_retired, maintained=name, problem=problem)
 
 
 def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
+    """Warn of the chosen builds: yanked wheels, bindings that were never published for CPUs, and known problems of the
+    combination."""
     for project, candidate in pick.wheels.items():
         if candidate.yanked:  # an exact version still installs a yanked wheel
             version, source = candidate.version, candidate.source
@@ -112,6 +121,7 @@ def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
 
 
 def missing_mpi(requirement: str, hosts: Mapping[str, Facts], wheels: Availability) -> Reason:
+    """Warn that no index has Intel MPI for the hosts, and say whether each host has an MPI of its own."""
     has_mpi = [any(mpi.version for mpi in facts.software.mpis) for facts in hosts.values()]
     every_host, indexes = bool(hosts) and all(has_mpi), queried_indexes(wheels)
     return because(reasons.no_intel_mpi, requirement=requirement, indexes=indexes, every_host_has_mpi=every_host)
@@ -128,16 +138,19 @@ class Pick:
 
     @property
     def is_for_cpus(self) -> bool:
+        """True if the chosen torch is known to be a build for CPUs. False also if no index was queried."""
         return TORCH in self.wheels and is_cpu_build(self.wheels[TORCH])
 
     @property
     def bundled_mpi(self) -> str | None:
-        """Intel MPI inside the bindings, according to the wheel or else to the table."""
+        """Return the version of the Intel MPI inside the bindings, according to the wheel or else to the table; None if
+        there is none."""
         wheel = self.wheels.get(ONECCL)
         by_table = self.oneccl.mpi if self.oneccl else None
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
 
     def pin(self, project: str, version: str) -> str:
+        """Return the version of the project's chosen wheel, such as `2.8.0+cpu`; `version` if no index was queried."""
         found = self.wheels.get(project)
         return found.version if found else version
 
@@ -149,6 +162,11 @@ def resolve(
     *,
     rows: Sequence[StackSpec] | None = None,
 ) -> StackPlan | Reason:
+    """Return the stack for all hosts, or the reason why there is none.
+
+    `availability`: what the indexes have; None if they were not queried. `rows`: the version table; None for the
+    packaged rows.
+    """
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
     if isinstance(constraints, Reason):
@@ -162,7 +180,7 @@ def resolve(
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> StackPlan | Undecided | Reason:
-    """Choose without the indexes, or return the stacks between which they decide."""
+    """Choose without the indexes. If it depends on them which of two stacks is chosen, return both as `Undecided`."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
     if isinstance(plan, Reason) or isinstance(constraints, Reason) or plan.oneccl is None:
@@ -177,7 +195,8 @@ def resolve_by_table(
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
-    """Projects to query, including `uv`, which builds environments."""
+    """Return the projects to query for a request, including `uv`, which builds environments; empty if no row fulfils
+    the request."""
     candidates = _candidates(request, rows)
     if not candidates:
         return ()
@@ -193,6 +212,7 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
+    """Return the indexes of all candidate rows, each once and PyPI last; empty if no row fulfils the request."""
     found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
     return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
 
