@@ -1,4 +1,7 @@
-"""Rules over several hosts: one machine under two names, different hardware or accounts. Pure."""
+"""Judge the machines of several hosts together: one machine under two names, different hardware or accounts. Pure.
+
+A host whose fact is unknown takes no part in the rule about it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ _WORTH_SAYING: Final = 1.05
 
 
 def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
-    """How much faster the hosts are without the slowest ones, and which to leave out; 1 if no host is too slow."""
+    """Return how many times faster the hosts train together without the slowest ones, and the names of these. The gain
+    is 1 if leaving hosts out does not pay."""
     ordered = sorted(speeds.values(), reverse=True)
     best = max(range(len(ordered)), key=lambda last: (last + 1) * ordered[last])
     gain = (best + 1) * ordered[best] / (len(ordered) * ordered[-1])
@@ -25,7 +29,8 @@ def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ..
 
 
 def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
-    """Hosts with unknown interfaces are skipped, because containers on one kernel look alike."""
+    """Warn of names that lead to one machine. Hosts with unknown interfaces are skipped, because containers on one
+    kernel look alike."""
     found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
     for names in found.values():
         if len(names) > 1:
@@ -40,7 +45,7 @@ def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
-    """MPI and oneCCL assume that ranks on hosts with one host name share memory."""
+    """Warn of different machines with one host name: MPI and oneCCL assume that ranks there share memory."""
     found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
     for hostname, names in found.items():
@@ -58,6 +63,7 @@ def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def arch(cluster: ClusterContext) -> Iterator[Finding]:
+    """Report a failure if hosts have different kinds of processors. All names of x86-64 are one kind."""
     found = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
     if len({"x86_64" if kind in X86 else kind for kind in found}) > 1:
         usual, others, names = odd_ones(found)
@@ -72,6 +78,8 @@ def arch(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def tiers(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn of the hosts with the weakest instruction set, for which all ranks wait. Hosts without AVX2 have a finding
+    of their own."""
     found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
     found.pop("unsupported", None)
     if len(found) < 2:
@@ -91,6 +99,7 @@ def tiers(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def cores(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn of hosts with few usable cores, if the others alone would train noticeably faster."""
     have = {node.name: count for node in cluster.runnable if (count := usable_cores(node.facts.cpu)) is not None}
     if len(set(have.values())) < 2:
         return
@@ -110,6 +119,7 @@ def cores(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def numa(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say that hosts have different numbers of NUMA nodes. Each host gets the ranks of the one with the fewest."""
     found = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
     if len(found) < 2:
         return
@@ -127,6 +137,7 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def memory(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn of hosts with less than three quarters of the largest host's memory."""
     have = {m.name: usable for m in cluster.runnable if (usable := m.facts.memory.usable) is not None}
     maximum = max(have.values(), default=0)
     small = tuple(name for name, usable in have.items() if usable < 0.75 * maximum)
@@ -143,6 +154,7 @@ def memory(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def kernels(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say that hosts run different kernels."""
     found = groups(cluster.runnable, lambda node: node.facts.system.kernel)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
@@ -157,6 +169,7 @@ def kernels(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def jobs(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn if some hosts are in no job of the scheduler while others are, or if they are in different jobs."""
     found = groups(
         cluster.runnable,
         lambda node: node.facts.batch.job or ("" if node.facts.has_finished("kernel") else None),
@@ -180,6 +193,7 @@ def jobs(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def users(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say that ipexctl uses different accounts on the hosts."""
     found = groups(cluster.nodes, lambda node: node.facts.account.user)
     if len(found) > 1:
         usual, others, names = odd_ones(found)

@@ -1,4 +1,4 @@
-"""`ipexctl doctor`: facts of every host, rules, the network check, a report.
+"""Do the work of `ipexctl doctor`: judge the facts of every host by the rules, check the network, and make a report.
 
 Doctor changes nothing on a host, and a failed host is a row of the report. A finding about several hosts counts for the
 status of each host it names; a fail that names none counts for all hosts.
@@ -57,6 +57,8 @@ _CLUSTER_RULES: Final = (*cluster_machines.RULES, *network_rules.CLUSTER_RULES, 
 
 
 def examine_host(host: HostContext) -> tuple[Finding, ...]:
+    """Return the findings about one host, worst first. On a system other than Linux, where no rank can run, only that
+    is judged."""
     rules = _HOST_RULES
     if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
         # no rank can run on another system
@@ -66,6 +68,8 @@ def examine_host(host: HostContext) -> tuple[Finding, ...]:
 
 
 def examine_cluster(hosts: Sequence[HostContext], *, iface: str | None = None) -> tuple[Finding, ...]:
+    """Return the findings about several hosts together, worst first; empty for fewer than two. `iface`: the network
+    that the user named, or None."""
     if len(hosts) < 2:
         return ()
     cluster = _cluster(hosts, iface)
@@ -100,6 +104,8 @@ class DoctorRequest(NamedTuple):
 
 
 def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRequest) -> DoctorReport:
+    """Return the report on these hosts. `probed`: the answers of all hosts, also of those that failed. The network is
+    checked only if at least two hosts can be reached."""
     started, hosts, pool = time.monotonic(), opened.hosts, opened.pool
     answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
@@ -161,7 +167,7 @@ def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRe
 
 
 def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[str, list[Finding]]:
-    """Findings about several hosts or the network, by host; a fail that names no host goes to all."""
+    """Return host → the findings of the cluster that count for it. A fail that names no host goes to all."""
     by_host: dict[str, list[Finding]] = {name: [] for name in names}
     for finding in cluster:
         for name in finding.hosts or (names if finding.level == "fail" else ()):
@@ -172,6 +178,8 @@ def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[s
 def host_report(
     answer: HostFacts, context: HostContext | None, require: str | None, about: Sequence[Finding]
 ) -> HostReport:
+    """Return the report on one host, with its own findings. `context`: None if it gave no facts. `require`: instruction
+    set that its processor must have, or None. `about`: findings of the cluster, which count only for its status."""
     host, facts = answer.host, answer.facts
     findings: tuple[Finding, ...] = ()
     if context is not None:

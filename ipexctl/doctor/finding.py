@@ -1,4 +1,6 @@
-"""A finding of doctor, its report with the recommendation, the input of the rules, and wording that they share. Pure.
+"""Define a finding of doctor, its report with the recommendation, the input of the rules, and wording that they share.
+Pure.
+
 A rule is a generator of findings; a missing fact is never a finding. Equal findings of many hosts are merged, so a
 message names its host only if it must.
 """
@@ -41,7 +43,8 @@ class Recommendation(NamedTuple):
 def recommend(
     hosts: Mapping[str, Facts], internal: Mapping[str, str], chosen: StackPlan | Undecided | Refusal
 ) -> Recommendation | None:
-    """None if no host answered. `chosen` is what `choose_stack` returned."""
+    """Return the recommended stack and settings, and why; None if no host answered. `chosen`: what `choose_stack`
+    returned."""
     if not hosts:
         return None
     if isinstance(chosen, Refusal):
@@ -100,17 +103,19 @@ class Finding(NamedTuple):
 
     @property
     def pasteable_fix(self) -> str:
-        """The fix with host names in `--limit`, where the rules write NAME."""
+        """Return the fix with host names in `--limit`, where the rules write NAME."""
         excluded = "'" + ",".join(f"!{name}" for name in self.hosts) + "'"
         parts = parts_of(self.fix)
         return Fix.of(_EXCLUDED.sub(excluded, part) if isinstance(part, str) else part for part in parts)
 
 
 def worst(findings: Iterable[Finding]) -> Level:
+    """Return the worst level of the findings; `ok` if there are none."""
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")
 
 
 def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Make one finding of those that differ only in their hosts; it names all of these hosts."""
     merged: dict[Finding, dict[str, None]] = {}
     for finding in findings:
         merged.setdefault(finding._replace(hosts=()), {}).update(dict.fromkeys(finding.hosts))
@@ -131,10 +136,12 @@ class HostReport(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the name of the host in the hostfile."""
         return self.host.name
 
     @property
     def address(self) -> str:
+        """Return the address at which the control machine reaches the host."""
         return self.host.address
 
 
@@ -151,6 +158,7 @@ class DoctorReport(NamedTuple):
 
     @property
     def exit_code(self) -> int:
+        """Return 3 if a host is unreachable, 1 if something failed, else 0. Warnings do not count."""
         if any(host.status == "unreachable" for host in self.hosts):
             return 3
         failed = any(host.status == "fail" for host in self.hosts)
@@ -179,15 +187,18 @@ class HostContext(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the name of the host in the hostfile."""
         return self.host.name
 
     @property
     def alone(self) -> bool:
+        """True if no other host gave facts, so that this one trains alone."""
         return not self.others
 
     @property
     def nic(self) -> Nic | None:
-        """The interface with the internal address, or towards the control machine, or of the default route."""
+        """Return the interface with the internal address, or towards the control machine, or of the default route, or
+        any that could join hosts; None if there is none, or if no interface has the given internal address."""
         network = self.facts.network
         for wanted in (self.internal, network.reached, self.host.address):
             if wanted and (nic := network.nic_with(wanted)):
@@ -201,6 +212,7 @@ class HostContext(NamedTuple):
 
 
 def size(count: float) -> str:
+    """Return bytes as a text such as `3.5 GiB`."""
     for unit, bytes_ in (("TiB", 1 << 40), ("GiB", GB), ("MiB", MB)):
         if count >= bytes_:
             value = count / bytes_
@@ -209,10 +221,12 @@ def size(count: float) -> str:
 
 
 def link_rate(megabits: int) -> str:
+    """Return the rate of a link, given in Mbit/s, as a text such as `10 Gbit/s`."""
     return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
 
 
 def few(words: list[str] | tuple[str, ...], maximum: int = 4) -> str:
+    """Join the texts with commas. Those beyond `maximum` are only counted: `a, b and 7 more`."""
     if len(words) <= maximum:
         return ", ".join(words)
     return f"{', '.join(words[:maximum])} and {len(words) - maximum} more"
@@ -222,6 +236,8 @@ _USUAL_PORTS: Final = (32768, 60999)
 
 
 def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    """Return the fix that opens the ports of ranks to the other nodes, with a command for the firewall that the facts
+    show, else for iptables. Without the hosts' network, it contains no command."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
@@ -244,6 +260,8 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
 
 
 def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    """Return the fix that closes the ports of ranks to other networks, with an iptables command if the hosts' network
+    is known."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     if not source:
@@ -272,6 +290,7 @@ def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mappin
 
 
 def usable_cores(cpu: Cpu) -> int | None:
+    """Return the cores that this account may use; None if unknown."""
     if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
         return cpu.cores
     return cpu.allowed
@@ -285,6 +304,7 @@ class ClusterContext(NamedTuple):
 
     @property
     def runnable(self) -> tuple[HostContext, ...]:
+        """Return the hosts on which ranks could run: those with Linux, or with an unknown system."""
         return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
 
 
@@ -293,7 +313,7 @@ ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
 
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
-    """Host names by value, the most common value first; hosts with None are left out."""
+    """Return value → names of the hosts that have it, the most common value first. Hosts with None are left out."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
     for node in nodes:
         value = key(node)
@@ -303,12 +323,14 @@ def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | No
 
 
 def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
-    """The most common value (the first of equally common ones), the other values, and the hosts that have those."""
+    """Return the most common value (the first of equally common ones), the other values, and the hosts that have those.
+    `found`: as `groups` returns it."""
     usual, *others = found
     return usual, others, tuple(name for value in others for name in found[value])
 
 
 def span(low: float, high: float) -> str:
+    """Return `2 to 8`, or a single number if both are equal."""
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
@@ -325,6 +347,7 @@ UNKNOWN: Final = RunLife("unknown", NOT_AMONG_HOSTS)
 
 
 def named_runs(answers: Answers) -> tuple[str, ...]:
+    """Return the IDs of all runs that any host has a record or processes of, each once."""
     found: dict[str, None] = {}
     for _, facts in answers:
         if facts is not None:
@@ -334,9 +357,11 @@ def named_runs(answers: Answers) -> tuple[str, ...]:
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
-    """A run is alive if any host has its supervisor, ended if its record says so or node0 lost that process, else
-    unknown, which never counts as ended. Only node0 can tell whether its supervisor is alive. `node0s`: run → its
-    node0, for runs started from the control machine.
+    """Return run → whether it is alive. A run is alive if any host has its supervisor; it has ended if its record says
+    so, or if node0 lost that process. Otherwise it is unknown, which never counts as ended.
+
+    Only node0 can tell whether its supervisor is alive. `node0s`: run → its node0, for runs started from the control
+    machine.
     """
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
     ended: dict[str, Host] = {}

@@ -1,5 +1,7 @@
-"""Checks the network: a high port between every two hosts. The check ends within 8 s, more for many hosts; whatever has
-no result by then is reported as not tested.
+"""Check the network between hosts by connections to a high port, from each host to each other, or to some of them if
+there are many (`pairs_to_try`).
+
+The check ends within 8 s, later for many, busy or slow hosts; whatever has no result by then is reported as not tested.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ipexctl.remote.session import Session
 
 
 def for_many(seconds: float, hosts: int) -> float:
-    """Scale a limit to the number of hosts."""
+    """Return a limit in seconds, scaled up for more than 64 hosts."""
     return seconds * max(1.0, hosts / 64)
 
 
@@ -57,8 +59,11 @@ def check_network(
     budget: float | None = None,
     delays: Mapping[str, float] = {},
 ) -> NetworkReport:
-    """`delays`: seconds that the login shell of each host takes to start a command. Two such starts must fit into the
-    time before a silent host counts as lost.
+    """Try the ports and return the findings. `internal`: host → its address for other hosts. `budget`: seconds for all
+    of it; None to choose them.
+
+    `delays`: host → seconds that its login shell takes to start a command. Two such starts must fit into the time
+    before a silent host counts as lost, and hosts with very slow shells are not tested.
     """
     started = time.monotonic()
     times = max(stretched(1.0), slowness(facts.values()))

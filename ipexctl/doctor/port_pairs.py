@@ -1,4 +1,4 @@
-"""Chooses the pairs of hosts whose ports are tried, and diagnoses the results. Pure."""
+"""Choose the pairs of hosts whose ports are tried, read what the hosts report, and diagnose the results. Pure."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class ConnectionResult(NamedTuple):
 
     @property
     def is_conclusive(self) -> bool:
+        """True if the result says something about the way between the hosts, rather than about the probe."""
         return self.kind not in ("mute", "error")
 
     @property
     def is_blocked(self) -> bool:
+        """True if no connection came about."""
         return self.kind in _BLOCKED
 
 
@@ -42,6 +44,7 @@ class PortListener(NamedTuple):
 
 
 def parse_listener(event: Reply) -> PortListener | None:
+    """Read a host's report on its listener; None for another event. The port is None if the host could not listen."""
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
@@ -52,6 +55,8 @@ def parse_listener(event: Reply) -> PortListener | None:
 
 
 def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
+    """Read a host's report on a connection: the number of its target in the order, and the result; None for another
+    event."""
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
@@ -59,7 +64,8 @@ def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
 
 
 def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
-    """All pairs of up to sixteen hosts; of more, a ring and the first host with all others, as mpirun connects."""
+    """Return all pairs of up to sixteen hosts. Of more, return a ring and the first host with all others, as mpirun
+    connects."""
     if len(names) <= ALL_PAIRS_UP_TO:
         return tuple((a, b) for a in names for b in names if a != b)
     ring = list(zip(names, [*names[1:], names[0]], strict=True))
@@ -68,6 +74,8 @@ def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
 
 
 def listen_order(address: str, token: str, life: int) -> bytes:
+    """Return the line that tells a host to listen on this address. `life`: seconds after which its program ends by
+    itself."""
     return f"{address} {token} {life}\n".encode()
 
 
@@ -75,6 +83,7 @@ Target = tuple[str, str, PortListener]
 
 
 def connect_order(targets: Sequence[Target], seconds: float) -> bytes:
+    """Return the line that tells a host to connect to these listeners, all within these seconds."""
     wanted = [f"{address} {listener.port} {token}" for address, token, listener in targets]
     return " ".join([f"{seconds:.3f}", *wanted]).encode() + b"\n"
 
@@ -88,7 +97,8 @@ class PortDiagnosis(NamedTuple):
 
 
 def diagnose(results: Mapping[Pair, ConnectionResult]) -> PortDiagnosis:
-    """Blame hosts before pairs, and incoming firewalls before outgoing ones."""
+    """Return the smallest explanation of the blocked connections. It blames hosts before pairs, and incoming firewalls
+    before outgoing ones."""
     candidates = [_explain(results, inward_first=inward_first) for inward_first in (True, False)]
     return min(candidates, key=lambda found: len(found.closed_in) + len(found.closed_out) + len(found.pairs))
 
@@ -112,7 +122,7 @@ def port_findings(
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
 ) -> tuple[Finding, ...]:
-    """`untested`: host that didn't listen → reason."""
+    """Return the findings about connections between the hosts. `untested`: host that didn't listen → reason."""
     diagnosis = diagnose(results)
     away = tuple(name for name in diagnosis.closed_in if name in diagnosis.closed_out)
     closed_in, closed_out = (
@@ -142,7 +152,8 @@ def port_findings(
 
 
 def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
-    """True if the control machine's address `source` is on a host, or in the network where a host has `address`."""
+    """True if the control machine's address `source` is on a host, or in the network where a host has `address`. True
+    also if that network is unknown."""
     nics = [nic for there in facts for nic in there.network.nics]
     networks = [f"{its.address}/{its.prefix}" for nic in nics for its in nic.addresses if its.address == address]
     own = ipaddress.ip_address(source)
@@ -153,7 +164,11 @@ def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
 def overflow_findings(
     facts: Mapping[str, Facts], internal: Mapping[str, str], open_outside: Collection[str]
 ) -> tuple[Finding, ...]:
-    """For hosts that train together: a single host trains over its loopback interface."""
+    """Return findings for environments whose gloo lets others write into ranks. There are none for a single host, which
+    trains over its loopback interface.
+
+    `open_outside`: hosts whose ports other networks reach, for which the finding is a warning.
+    """
     if len(facts) < 2:
         return ()
     return merge_findings(

@@ -1,6 +1,8 @@
-"""`doctor --smoke`: measures memory, matrix products and the network for seconds, to find slow hosts. Hosts measure at
-once; then the links from node0 one after another, because they share its interface. A host is slow below 80 % of the
-others' median, a link below half, and only if there are at least four hosts.
+"""Measure memory, matrix products and the network for seconds, to find slow hosts: `doctor --smoke`.
+
+All hosts measure at the same time; then the links from node0 are measured one after another, because they share its
+interface. A host is slow below 80 % of the others' median, a link below half, and only if at least four hosts, or four
+links, can be compared.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class HostSmoke(NamedTuple):
 
     @property
     def speeds(self) -> ProductSpeeds | None:
+        """Return the speeds of matrix products to remember; None if they were not measured, or if other programs used
+        the host meanwhile."""
         fp32, rounded = self.figures.get("fp32"), self.figures.get("rounded")
         if fp32 is None or rounded is None or fp32.is_busy or rounded.is_busy:
             return None
@@ -90,6 +94,8 @@ def measure(
     *,
     budget: float = 5.0,
 ) -> SmokeReport:
+    """Measure all hosts and links, and return the findings with the measurements. Hosts that still import torch get 20
+    s more than `budget`."""
     started = time.monotonic()
     cancel = Cancel()
     try:
@@ -110,6 +116,7 @@ def measure(
 
 
 def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
+    """Read a host's report on a measurement; None for another event, and for a value that is not positive."""
     kind = next((kind for kind in _MEASUREMENTS if kind == event.get("kind")), None)
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
@@ -118,6 +125,8 @@ def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
 
 
 def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
+    """Read node0's report on a link; None for another event. Without a positive result it says the reason. `names`:
+    hosts in the order in which node0 was told to connect."""
     number = event.get("number")
     if event.get("event") != "result" or type(number) is not int or not 0 <= number < len(names):
         return None
@@ -130,6 +139,7 @@ def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
 def smoke_findings(
     hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke], facts: Mapping[str, Facts]
 ) -> tuple[Finding, ...]:
+    """Return the findings: slow hosts and links, a summary of what was measured, and what was not measured."""
     findings = [*_slow_hosts(hosts, facts), *_slow_links(links)]
     if summary := _summary(hosts, links):
         names = tuple(host.name for host in hosts if host.figures)
@@ -138,7 +148,8 @@ def smoke_findings(
 
 
 def behind(values: Mapping[str, float], minimum: float) -> dict[str, float]:
-    """Hosts below that share of the others' median, with their share; empty if there are too few others."""
+    """Return host → its share of the others' median, for hosts below the `minimum` share; empty if there are too few
+    others."""
     shares = {}
     if len(values) > PEERS:
         for name, usual in medians_of_others(values).items():
@@ -312,6 +323,8 @@ class _Smoke:
 def measure_links(
     dialog: ScriptDialog, node0: str, targets: Mapping[str, Target], until: float
 ) -> dict[str, LinkSmoke]:
+    """Let node0 measure its links to these targets one after another; return host → result, for those that arrived in
+    time."""
     found: dict[str, LinkSmoke] = {}
     names = list(targets)
     # The last link may take a moment longer to time out.

@@ -1,4 +1,5 @@
-"""Rules over libc, interpreters, environments, MPIs, libraries and homes, of one host and of several. Pure.
+"""Judge libc, interpreters, environments, MPIs, libraries and homes, of one host and of several. Pure.
+
 The limits of Python and glibc are the newest IPEX's. All hosts need the same path of the home, because MPI starts ranks
 by one path. Other differences (distribution, libc, Pythons) usually don't matter for the stack.
 """
@@ -42,6 +43,8 @@ OLDEST_GLIBC: Final = (2, 17)
 
 
 def libc(host: HostContext) -> Iterator[Finding]:
+    """Report a failure with musl, or with a glibc for which there are no wheels; warn of a glibc that is too old for
+    newer stacks."""
     system = host.facts.system
     version = minor_of(system.libc_version)
     if system.libc == "musl":
@@ -70,10 +73,13 @@ def libc(host: HostContext) -> Iterator[Finding]:
 
 
 def supported_pythons(facts: Facts) -> tuple[Python, ...]:
+    """Return the Pythons of the host for which the newest IPEX has wheels."""
     return tuple(python for python in facts.software.running_pythons if python.minor and FIRST <= python.minor <= LAST)
 
 
 def pythons(host: HostContext) -> Iterator[Finding]:
+    """Report a failure without a working Python 3, or with one that is too old for any stack; warn of an older one, and
+    say if all are too new for IPEX."""
     if host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
         return
     running = host.facts.software.running_pythons
@@ -108,6 +114,7 @@ def pythons(host: HostContext) -> Iterator[Finding]:
 
 
 def venv(host: HostContext) -> Iterator[Finding]:
+    """Warn if none of the supported Pythons can create environments."""
     found = supported_pythons(host.facts)
     if not found or any(python.venv is not False for python in found):
         return
@@ -122,6 +129,7 @@ def venv(host: HostContext) -> Iterator[Finding]:
 
 
 def broken_programs(host: HostContext) -> Iterator[Finding]:
+    """Say which Pythons are installed but do not run."""
     if dead := [python.path[:50] for python in host.facts.software.pythons if python.version is None]:
         yield Finding(
             "python.broken",
@@ -133,7 +141,9 @@ def broken_programs(host: HostContext) -> Iterator[Finding]:
 
 
 def changed_packages(host: HostContext) -> Iterator[Finding]:
-    """Versions that pip does not check, because IPEX and the bindings don't declare torch as a dependency."""
+    """Report a failure if an environment's IPEX or bindings are for another torch; warn if its oneCCL needs another
+    Intel MPI, or if packages have changed since its install. pip does not check these, because IPEX and the bindings
+    don't declare torch as a dependency."""
     for env in host.facts.software.envs:
         torch = minor_of(env.torch)
         others = [("IPEX", env.ipex), ("oneCCL bindings", env.oneccl_bindings)]
@@ -185,6 +195,7 @@ def _mpi_mismatch(env: Env) -> Finding | None:
 
 
 def dead_envs(host: HostContext) -> Iterator[Finding]:
+    """Warn of environments whose Python is gone, or which have lost files of packages."""
     if not host.facts.has_finished("home"):
         return
     for env in host.facts.software.envs:
@@ -200,6 +211,7 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
 
 
 def mpis(host: HostContext) -> Iterator[Finding]:
+    """Say that there is no MPI, neither on the host nor in an environment, or that there are several kinds."""
     if not host.facts.has_finished("programs"):
         return
     found = host.facts.software.mpis
@@ -223,6 +235,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
 
 
 def libraries(host: HostContext) -> Iterator[Finding]:
+    """Say that Intel's OpenMP library is missing beside IPEX, or that there is neither tcmalloc nor jemalloc."""
     if not host.facts.has_finished("programs"):
         return
     have = host.facts.software.libraries
@@ -246,6 +259,7 @@ def libraries(host: HostContext) -> Iterator[Finding]:
 
 
 def compiler(host: HostContext) -> Iterator[Finding]:
+    """Say that Python's headers or g++ are missing, which torch.compile needs."""
     if not host.facts.has_finished("programs") or not host.facts.environment.tools:
         return
     software = host.facts.software
@@ -273,6 +287,7 @@ def compiler(host: HostContext) -> Iterator[Finding]:
 
 
 def tools(host: HostContext) -> Iterator[Finding]:
+    """Warn if tar or sha256sum is missing; report a failure if node0 has no ssh to start the ranks of the others."""
     have = host.facts.environment.tools
     if not host.facts.has_finished("programs") or not have:
         return
@@ -300,6 +315,7 @@ HOST_RULES: Final[tuple[HostRule, ...]] = (
 
 
 def homes(cluster: ClusterContext) -> Iterator[Finding]:
+    """Report a failure if ipexctl's home has different paths on the hosts."""
     found = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
@@ -314,6 +330,7 @@ def homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say which hosts share one home."""
     found = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
     for names in found.values():
         if len(names) > 1:
@@ -328,6 +345,8 @@ def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say which Python all hosts have if their Pythons differ; warn of the hosts that lack the usual one if there is
+    none for all."""
     minors = {
         node.name: frozenset(python.minor for python in supported_pythons(node.facts) if python.minor)
         for node in cluster.runnable
@@ -368,6 +387,7 @@ def _dotted(minor: tuple[int, int]) -> str:
 
 
 def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn of hosts whose older glibc limits all hosts to older stacks; otherwise only say that the versions differ."""
     found = groups(
         cluster.runnable,
         lambda node: minor_of(node.facts.system.libc_version) if node.facts.system.libc == "glibc" else None,
@@ -399,6 +419,7 @@ def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def distros(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say that the hosts have different distributions."""
     found = groups(cluster.runnable, lambda node: node.facts.system.distro)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
@@ -431,6 +452,7 @@ def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
 
 
 def stacks(cluster: ClusterContext) -> Iterator[Finding]:
+    """Report a failure if an environment has other versions on some hosts than on most."""
     envs = _envs(cluster)
     for name, by_host in envs.items():
         having = tuple(node for node in cluster.runnable if node.name in by_host)
@@ -456,6 +478,7 @@ def stacks(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say which hosts lack an environment that others have."""
     known = tuple(node for node in cluster.runnable if node.facts.has_finished("home"))
     for name, by_host in _envs(cluster).items():
         without = tuple(node.name for node in known if node.name not in by_host)
@@ -476,6 +499,7 @@ def _first_mpi(node: HostContext) -> tuple[str, str] | None:
 
 
 def different_mpis(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say that the first mpirun on PATH is another kind or version on some hosts."""
     found = groups(cluster.runnable, _first_mpi)
     if len(found) > 1:
         usual, others, names = odd_ones(found)

@@ -20,6 +20,7 @@ DOCUMENTED = (
     "run/**/*.py",
     "known_errors/*.py",
     "facts/**/*.py",
+    "doctor/*.py",
     "files/*.py",
     "homes/*.py",
     "hosts/*.py",
