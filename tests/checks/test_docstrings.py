@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 DOCUMENTED = (
     "*.py",
+    "addons/**/*.py",
     "api/**/*.py",
     "commands/**/*.py",
     "launch/**/*.py",

@@ -1,4 +1,6 @@
-"""CPU profiles that a lab's host can imitate, Sandy Bridge to Granite Rapids, Genoa and Graviton 3, and their files.
+"""Describe the CPUs that a lab's host can imitate, Sandy Bridge to Granite Rapids, Genoa and Graviton 3, and write
+their files.
+
 Flags are listed as changes to the previous generation, in Linux's names. Hosts mount /proc/cpuinfo and
 /sys/devices/system. CPUs share identical files by links, because a host with 256 CPUs has thousands.
 """
@@ -113,14 +115,17 @@ class CpuProfile:
 
     @property
     def virtual(self) -> bool:
+        """True if the profile is a virtual machine's, without clock settings."""
         return "hypervisor" in self.flags.split()
 
     @property
     def nodes(self) -> int:
+        """Return the number of NUMA nodes."""
         return self.sockets * self.numa_per_socket
 
     @property
     def cpus(self) -> int:
+        """Return the number of CPUs, counting each thread of a core."""
         return self.sockets * self.cores * self.threads
 
 
@@ -184,6 +189,7 @@ _BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in CPU_PROFILES
 
 
 def find_cpu_profile(name: str) -> CpuProfile:
+    """Return the profile of this name. Raises a UserError that lists the names if there is none."""
     return find_named("CPU", name, _BY_NAME)
 
 
@@ -197,7 +203,7 @@ class CpuSpec:
 
 
 def cpus(cpu_profile: CpuProfile) -> tuple[CpuSpec, ...]:
-    """CPUs numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
+    """Return the CPUs, numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
     result: list[CpuSpec] = []
     per_node = cpu_profile.cores // cpu_profile.numa_per_socket
     for thread in range(cpu_profile.threads):
@@ -212,6 +218,7 @@ Key = TypeVar("Key")
 
 
 def cpuinfo(cpu_profile: CpuProfile) -> str:
+    """Return the text of /proc/cpuinfo."""
     render = _arm if cpu_profile.arch == ARM else _x86
     return "".join(f"{render(cpu_profile, cpu)}\n" for cpu in cpus(cpu_profile))
 
@@ -278,6 +285,8 @@ class Tree:
 
 
 def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
+    """Return the files and links below /sys/devices/system. `memory_kb`: memory of the host, divided equally among its
+    NUMA nodes."""
     tree = Tree()
     all_cpus = cpus(cpu_profile)
     _system_files(tree, cpu_profile)
@@ -425,7 +434,7 @@ def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
 
 
 def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
-    """Wrapper scripts that make programs print the profile's architecture; none on x86."""
+    """Return name → text of scripts that make programs print the profile's architecture; empty on x86."""
     if cpu_profile.arch != ARM:
         return {}
     text = """#!/bin/sh
@@ -442,6 +451,7 @@ def write_profiles(lab: Lab) -> None:
 
 
 def profile_directory(lab: Lab, name: str) -> Path:
+    """Return where a lab keeps the files of a CPU profile."""
     return lab.dir / f"costume-{name}"
 
 

@@ -1,5 +1,7 @@
-"""Removes labs, including the remains of an interrupted creation. Everything is found by the lab's name, because only
-namespaces or only an uplink may be left. The record goes last, so that `lab list` still shows an interrupted removal.
+"""Remove labs, including the remains of an interrupted creation.
+
+Everything is found by the lab's name, because only namespaces or only an uplink may be left. The record goes last, so
+that `lab list` still shows an interrupted removal.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def labs_left() -> Iterator[FileGroup]:
 
 
 def is_of_this_account(path: Path) -> bool:
+    """True if the directory belongs to this account. False also if it was removed meanwhile."""
     try:
         return path.stat().st_uid == os.geteuid()
     except FileNotFoundError:  # removed meanwhile
@@ -43,7 +46,8 @@ def is_of_this_account(path: Path) -> bool:
 
 
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
-    """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed."""
+    """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed. Raises
+    a UserError if it is unclear which lab is meant."""
     lab_system.require()
     found = find_labs()
     names = labs_to_remove(found, name, remove_all=remove_all)
@@ -57,6 +61,7 @@ def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
 
 
 def remove_abandoned() -> RemovedLabs:
+    """Remove the temporary labs whose maker has exited. Other labs are not touched."""
     names = [item.name for item in find_labs() if item.is_remains and item.lab and item.lab.temporary]
     return _remove_each(names, unless_changed=names)
 
@@ -86,7 +91,7 @@ def _alias_in(name: str) -> str:
 
 
 def labs_of(namespaces: Collection[str]) -> set[str]:
-    """`ipx-my-lab-node1` → `my-lab`; no host's name has a dash."""
+    """Return the labs to which these namespaces belong: `my-lab` for `ipx-my-lab-node1`; no host's name has a dash."""
     lab_names = (
         name.removeprefix(lab_record.NETNS_PREFIX) for name in namespaces if name.startswith(lab_record.NETNS_PREFIX)
     )
@@ -94,7 +99,8 @@ def labs_of(namespaces: Collection[str]) -> set[str]:
 
 
 def remove(name: str) -> int:
-    """Returns its number of hosts."""
+    """Remove everything of a lab; return the number of its hosts, with the bastion. Raises a UserError if something
+    remains."""
     lab = lab_record.load(name)
     if lab:
         with suppress(OSError):  # a full disk: then an interrupted removal has no remains in `lab list`
@@ -137,6 +143,7 @@ def _remove_directory(directory: Path) -> None:
 
 
 def mounts_below(mountinfo: str, directory: str) -> list[str]:
+    """Return the mount points below a directory, in the order of /proc/self/mountinfo."""
     points = [line.split()[4] for line in mountinfo.splitlines() if len(line.split()) > 4]
     return [point for point in points if point.startswith(f"{directory}/")]
 

@@ -1,6 +1,7 @@
-"""The faults that a lab's host can have: names, arguments and effects; injects and removes them. A fault's script is
-fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. A fault is recorded before its
-script runs, so that `mend` can undo it after a crash.
+"""Define the faults that a lab's host can have, with names, arguments and effects; inject and remove them.
+
+A fault's script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. A fault is
+recorded before its script runs, so that `mend` can undo it after a crash.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class Fault:
 
     @property
     def usage(self) -> str:
+        """Return the name and the arguments as a user types them: `slow-link [RATE] [INTERFACE]`."""
         return " ".join([self.name, *(f"[{argument.name}]" for argument in self.arguments)])
 
     @property
     def script_name(self) -> str:
+        """Return the name of the script, without `.sh`; several faults may share one."""
         return self.script or self.name
 
 
@@ -59,6 +62,8 @@ _UNITS: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 def bits_per_second(rate: str) -> int:
+    """Return 10,000,000 for `10mbit`. Raises a ValueError, whose text says what is expected, for another text or a rate
+    out of range."""
     match = _RATE.fullmatch(rate.lower())
     bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
     if not 8000 <= bits <= 100 * 10**9:
@@ -159,6 +164,7 @@ _BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 
 
 def find_fault(name: str) -> Fault:
+    """Return the fault of this name. Raises a UserError that lists the names if there is none."""
     return find_named("fault", name, _BY_NAME)
 
 
@@ -209,6 +215,8 @@ class Step:
 
 
 def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
+    """Return the calls of a fault's script on a host: one, or one per interface, in the host or at the switch's end of
+    the link. `action`: `break` or `mend`."""
     if not fault.on_interface:
         return (Step((action, fault.name, *args), in_host=True),)
     selected = lab_files.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
@@ -237,7 +245,8 @@ _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 
 
 def find_host(name: str, lab: str | None = None) -> LabHost:
-    """Find `node1` in $IPEXCTL_HOSTFILE's lab or in the only lab that has it; `LAB/node1` is unambiguous."""
+    """Return the host `node1` of $IPEXCTL_HOSTFILE's lab, or of the only lab that has one; `LAB/node1` is unambiguous.
+    Raises a UserError if there is none, or more than one."""
     if "/" in name:
         prefix, name = name.split("/", 1)
         lab = lab or prefix
@@ -248,6 +257,8 @@ def find_host(name: str, lab: str | None = None) -> LabHost:
 
 
 def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost:
+    """Return the host of this name in the lab of this name, or in any lab if `lab` is None. Raises a UserError if there
+    is none, or more than one."""
     if not labs:
         raise UserError("there is no lab on this machine", fix=Fix("`ipexctl lab up`"))
     candidates = [candidate for candidate in labs if lab is None or candidate.name == lab]
@@ -264,6 +275,7 @@ def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost
 
 
 def ssh_argv(host: LabHost, command: Sequence[str] = ()) -> list[str]:
+    """Return the ssh call that logs in to a host, or runs a command there."""
     return ["ssh", "-F", str(lab_record.LABS / host.lab / "ssh_config"), host.name, *command]
 
 
@@ -288,7 +300,8 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
 
 
 def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] = ()) -> Lab:
-    """The caller holds the lab's lock."""
+    """Record and inject a fault, and return the lab with it. A fault that can't be injected is removed again. The
+    caller holds the lab's lock."""
     broken = replace(host, faults={**host.faults, definition.name: values})
     lab = lab.with_host(broken)
     lab_record.save(lab)

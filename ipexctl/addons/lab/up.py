@@ -1,6 +1,7 @@
-"""Makes a lab: records the plan, then network, disks and hosts; a failure or signal removes everything. Hosts start in
-parallel and are not children of this process, because Ctrl-C must not reach them. Filesystems are sparse images, so a
-full disk of 16 GB uses no real space.
+"""Make a lab: record the plan, then make the network, disks and hosts. A failure or signal removes everything.
+
+Hosts start in parallel and are not children of this process, because Ctrl-C must not reach them. Filesystems are sparse
+images, so a full disk of 16 GB uses no real space.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ _SIZE: Final = 16 << 30
 
 
 def can_mount_images() -> bool:
-    """Whether images can be mounted; not in most containers, where a tmpfs replaces them."""
+    """Return whether images can be mounted. They can't in most containers, where a tmpfs replaces them."""
     return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
 
 
 def make_image(host: LabHost) -> None:
+    """Make the image of a host's disk, if images can be mounted."""
     if can_mount_images():
         _format(host.dir / "disk.img")
 
@@ -51,11 +53,12 @@ def _format(path: Path) -> None:
 
 
 def shared_home(lab: Lab) -> Path:
+    """Return where the home that all hosts share is mounted on this machine while the lab is made."""
     return lab.dir / "home"
 
 
 def make_shared_home(lab: Lab) -> Path:
-    """It is mounted here until all nodes have mounted it."""
+    """Make the home that all hosts share, and return its path. It is mounted here until all hosts have mounted it."""
     home = shared_home(lab)
     home.mkdir()
     if can_mount_images():
@@ -89,6 +92,8 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(spec: LabSpec) -> Lab:
+    """Make a lab and return it once all hosts have started. Raises a UserError if that fails; then nothing of the lab
+    remains."""
     lab_system.require()
     check(spec)
     with _reserved(spec) as lab:
