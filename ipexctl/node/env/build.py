@@ -107,6 +107,8 @@ class BuildArea:
         (self.work / "tmp").mkdir(parents=True)
 
     def close(self) -> None:
+        """Remove the build's entries, also an environment that is not finished. A finished one has its own name by
+        then."""
         remove_tree(str(self.target))
         remove_tree(f"{self.envs}/.build-{self.token}+old")
         remove_tree(str(self.work))
@@ -576,4 +578,5 @@ class Build:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.build`: make an environment."""
     return answer_until_stopped({"build": lambda request, _: Build(request).run()}[action])

@@ -78,10 +78,12 @@ class CheckResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """True if the environment is intact, whether or not it passed a verification."""
         return self.record is not None
 
     @property
     def problem(self) -> str:
+        """Return the first problem; empty if there is none."""
         return "".join(self.problems[:1])
 
     @property

@@ -177,6 +177,7 @@ def size_until(path: Path, countdown: Countdown | None) -> int | None:
 
 
 def list_within_time(request: HomeRequest) -> EnvListing:
+    """Return the environments of a home. Sizes that can't be measured in time are None."""
     return list_environments(request, Countdown(ENV_SIZES))
 
 
@@ -409,4 +410,5 @@ def run_action(action: str, request: HomeRequest) -> object:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.environments`: check, list, name or remove environments."""
     return answer(lambda request, _: run_action(action, request))

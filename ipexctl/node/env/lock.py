@@ -467,6 +467,7 @@ class Solve(NamedTuple):
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines of a requirements file."""
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
@@ -495,9 +496,11 @@ def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWh
 
 
 def compile_request(request: CompileRequest, _: BinaryIO) -> CompileReply:
+    """Make the lock in a temporary directory that is removed afterwards."""
     with temporary_directory(home_of(request)) as directory:
         return compile_lock(request, directory)
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.lock`: make a lock."""
     return answer_until_stopped({"compile": compile_request}[action])

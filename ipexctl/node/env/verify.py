@@ -358,4 +358,5 @@ def verify(request: VerifyRequest, _: BinaryIO) -> VerifyResult:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.verify`: verify an environment, or a user's own Python."""
     return answer_until_stopped({"verify": verify}[action])

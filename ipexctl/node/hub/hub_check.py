@@ -145,4 +145,5 @@ def query_hub(request: HubRequest, _: BinaryIO) -> object:
 
 
 def main(action: str) -> int:
+    """Answer a call of `hub.hub_check`: find out what this node knows of a hub."""
     return answer({"query": query_hub}[action])

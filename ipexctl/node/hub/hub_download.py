@@ -453,5 +453,6 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
 
 
 def main(action: str) -> int:
+    """Answer a call of `hub.hub_download`: download repositories, or offer them to other hosts."""
     actions: dict[str, Action] = {"download": download, "offer": offer}
     return answer_until_stopped(actions[action])

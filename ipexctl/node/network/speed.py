@@ -196,6 +196,8 @@ class LinkServer(AuthenticatingServer):
     """Sends each message back; after `_STREAM`, reads a stream to its end and sends its bits per second."""
 
     def handle(self, lines: ProvenLines) -> None:
+        """Serve one measurement: send messages back, then read a stream and send how fast it came. A client that ends
+        early gets no answer."""
         conn = lines.conn
         conn.settimeout(2)
         with conn.makefile("rb") as stream:
@@ -276,5 +278,6 @@ def measure_links(request: SmokeRequest, stdin: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer a call of `network.speed`: measure this host, serve measurements, or measure links."""
     actions: dict[str, Action] = {"host": measure_host, "serve": serve, "connect": measure_links}
     return answer(actions[action])
