@@ -1,4 +1,4 @@
-"""Sums tensors over the ranks of one host in shared memory, and over hosts.
+"""Sum tensors over the ranks of one host in shared memory, and over hosts.
 
 A flat tensor is scaled by a factor and summed in place, in pieces. Each rank sums one part of a piece, its shard:
 
@@ -122,7 +122,10 @@ class Channel:
         self, owner: Any, tensor: Any, factor: float | None, future: Any, lost: dict[int, Lost] | None = None
     ) -> None:
         """Start summing a flat, contiguous tensor. Nobody else may write to it until `finish` has set its future.
-        `lost`: rounding losses of each piece in the previous step."""
+
+        `owner`: who may `discard` it. `factor`: scales each rank's values first; None to leave them. `lost`: rounding
+        losses of each piece in the previous step, or None.
+        """
         with self._only_caller(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
             for number, piece in enumerate(plan):
@@ -137,6 +140,7 @@ class Channel:
             self._advance()
 
     def finish(self) -> None:
+        """Wait until all tensors that were started are summed, and their futures set."""
         if self._oldest():
             with self._only_caller(), torch.no_grad():
                 self._advance()
@@ -155,7 +159,7 @@ class Channel:
             self._is_interrupted = False
 
     def discard(self, owner: Any) -> bool:
-        """Forget the tensors of a model whose backward pass raised; returns whether there were any."""
+        """Forget the tensors of a model whose backward pass raised; return whether there were any."""
         found = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:

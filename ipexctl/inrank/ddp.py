@@ -45,6 +45,8 @@ class Gradients:
         """True while this rank has no more input and joins the other ranks' backward passes (`Join`)."""
 
     def reduce(self, bucket: Any) -> Any:
+        """Return a future of the bucket's gradients, averaged over all ranks. A bucket that shared memory does not take
+        goes to the backend. If the script has a hook of its own, that is called instead."""
         if self.script_hook is not None:
             state, hook = self.script_hook
             return hook(state, bucket)
@@ -116,6 +118,7 @@ def _divides_by_size(model: Any) -> bool:
 
 @uninterrupted
 def reduce_gradients(state: Gradients, bucket: Any) -> Any:
+    """Reduce one bucket of gradients: the communication hook that DDP calls."""
     return state.reduce(bucket)
 
 
@@ -175,7 +178,7 @@ def _attach(model: Any) -> str:
 
 
 def reason_against(model: Any, group: Any) -> str:
-    """Why the backend should keep this model's gradients; empty if there is no reason."""
+    """Return why the backend should keep this model's gradients; empty if there is no reason."""
     if _version() < OLDEST:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
     if group.size() < 2:
@@ -217,7 +220,8 @@ def _version() -> tuple[int, ...]:
 
 
 def backend_of(group: Any) -> Any:
-    """Backend for CPU tensors. With TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that checks collectives."""
+    """Return the group's backend for CPU tensors, or None. With TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that
+    checks collectives."""
     try:
         return group._get_backend(torch.device("cpu"))
     except (AttributeError, RuntimeError):

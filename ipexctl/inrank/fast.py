@@ -43,6 +43,8 @@ class _Thread(threading.local):
 
 
 def autocast_models(torch: Any) -> None:
+    """Run each module that no other module calls under autocast, from now on. Models that train no fp32 parameter,
+    models under the script's own autocast, and compiled code stay as they are."""
     module, autocast, call = torch.nn.Module, torch.autocast, torch.nn.Module.__call__
     compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
     half = (torch.bfloat16, torch.float16)
@@ -138,8 +140,8 @@ def _has_own_precision(model: Any) -> bool:
 
 
 def to_fp32(tensor: type, half: tuple[Any, ...], value: Any) -> Any:
-    """Outputs of a model with its half-precision tensors as fp32; containers keep their type, or the object itself if
-    nothing in them changes."""
+    """Return the outputs of a model with its half-precision tensors as fp32. Containers keep their type, or are the
+    object itself if nothing in them changes."""
     if isinstance(value, tensor):
         return value.float() if value.dtype in half else value  # type: ignore[attr-defined]
     convert = functools.partial(to_fp32, tensor, half)
@@ -170,6 +172,8 @@ def _with_items(
 
 
 def fuse_optimizers(torch: Any) -> None:
+    """Let the optimizers of torch use their fused kernels, as far as this torch has them for CPUs. Says if it has
+    none."""
     lever, found = ActingLever("fused_optimizer", "--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
     for name, kernel in KERNELS.items():
         module = sys.modules.get(f"torch.optim.{name}")
@@ -184,6 +188,7 @@ def fuse_optimizers(torch: Any) -> None:
 
 
 def has_kernel(torch: Any, kernel: str) -> bool:
+    """True if this torch has the operator's kernel for CPUs."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{kernel}", "CPU"))
 
 

@@ -1,4 +1,4 @@
-"""Says whether a script ended because it found no GPU. `rank_hooks.py` asks when the script ends, and only if torch was
+"""Say whether a script ended because it found no GPU. `rank_hooks.py` asks when the script ends, and only if torch was
 asked for a GPU and said no: by then the statement that ended the script is known, and its file is read.
 """
 
@@ -43,7 +43,7 @@ def _place(name: str, line: int) -> str:
 
 
 def frames_of(traceback: Any) -> Any:
-    """The innermost frame of an exception, as file, line and the frame around it; None if there is none."""
+    """Return the innermost frame of an exception, as file, line and the frame around it; None if there is none."""
     around: Any = None
     while traceback is not None:
         around = (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno, around)
@@ -52,6 +52,7 @@ def frames_of(traceback: Any) -> Any:
 
 
 def frames_above(frame: Any) -> Any:
+    """Return a frame as `frames_of` does: file, line and the frame around it; None for None."""
     return (frame.f_code.co_filename, frame.f_lineno, frames_above(frame.f_back)) if frame is not None else None
 
 

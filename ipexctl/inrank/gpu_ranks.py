@@ -12,6 +12,8 @@ POSITIONS = (("tensor", "op"), ("tensor", "dst", "op"), ("output", "input_list",
 
 
 def install(gpu: GpuCode) -> None:
+    """Replace NCCL by gloo, let gloo average, and drop numbers of GPUs from models, if this torch has process
+    groups."""
     if gpu.torch.distributed.is_available():
         use_gloo(gpu)
         average(gpu)
@@ -19,6 +21,7 @@ def install(gpu: GpuCode) -> None:
 
 
 def use_gloo(gpu: GpuCode) -> None:
+    """Let calls that name NCCL make gloo's process groups, and drop devices of GPUs from these calls."""
     torch = gpu.torch
     dist, c10d = torch.distributed, torch.distributed.distributed_c10d
 
@@ -70,7 +73,8 @@ def _wrap_call(dist: Any, module: Any, name: str, make: Callable[[Any], Any]) ->
 
 
 def average(gpu: GpuCode) -> None:
-    """gloo has no average: divide numbers before they are added up, as NCCL does, and integers after that."""
+    """Let gloo average, which it can't: divide numbers before they are added up, as NCCL does, and integers after
+    that."""
     dist, c10d = gpu.torch.distributed, gpu.torch.distributed.distributed_c10d
 
     def averaging(old: Any, position: int, source: str) -> Any:

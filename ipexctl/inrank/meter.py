@@ -67,6 +67,7 @@ class RingError(Exception):
 
 
 def check_of(number: int, totals: Totals) -> int:
+    """Return the last word of a record, by which a reader sees that the record is complete."""
     check = SALT ^ number
     for word in totals:
         check ^= word
@@ -123,6 +124,7 @@ class RingWriter:
         return newest, totals
 
     def write(self, totals: Totals) -> None:
+        """Write the next record over the oldest one."""
         number = self._number + 1
         offset = (number - 1) % SLOTS * RECORD_SIZE
         check = check_of(number, totals)
@@ -132,18 +134,21 @@ class RingWriter:
         self._number = number
 
     def exchange_steps(self, made: int) -> int:
-        """Publish the steps of this process; returns the one after which to profile, or 0."""
+        """Publish the steps of this process; return the one after which to profile, or 0."""
         self._words[MADE] = made
         return self._words[ASKED]
 
     def profile_path(self) -> str:
+        """Return where the user's request wants the document of the profile."""
         return os.fsdecode(self._map[PATH:DOCUMENT].partition(b"\0")[0])
 
     def write_document(self, text: bytes) -> None:
+        """Replace the document. One that is too long is dropped, and the old one stays."""
         if len(text) < FILE_SIZE - DOCUMENT:
             self._map[DOCUMENT : DOCUMENT + len(text) + 1] = text + b"\0"
 
     def close(self) -> None:
+        """Give up the file and its lock, so that another process of this rank can write."""
         self._words.release()
         self._map.close()
         os.close(self._file)
@@ -188,7 +193,8 @@ WAITING, SHARED = f"{__package__}.waiting", f"{__package__}.collectives"
 
 
 def size_of(batch: Any, depth: int = DEPTH) -> int | None:
-    """First dimension of the first tensor in a batch; None without a tensor."""
+    """Return the first dimension of the first tensor in a batch that has one; None if there is none, or if it is nested
+    too deep."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -208,7 +214,7 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
 
 
 def tokens_in(batch: Any) -> int:
-    """Tokens of a batch for a language model, without padding; 0 if it is for another model."""
+    """Return the tokens of a batch for a language model, without padding; 0 if it is for another model."""
     tokens: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if len(getattr(tokens, "shape", ())) != 2:
         return 0
@@ -217,7 +223,7 @@ def tokens_in(batch: Any) -> int:
 
 
 def size_of_group() -> int:
-    """Ranks in torch's default process group; 1 without one, 0 if ranks may train together without it."""
+    """Return the ranks in torch's default process group; 1 without one, 0 if ranks may train together without it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
@@ -226,7 +232,8 @@ def size_of_group() -> int:
 
 
 def count_collectives() -> int | None:
-    """Collectives, sends and receives of all process groups so far; None if gloo alone does not make or number them."""
+    """Return the collectives, sends and receives of all process groups so far; None if gloo alone does not make or
+    number them."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None or not is_new_enough(str(sys.modules["torch"].__version__), NUMBERED):
         return None
@@ -252,6 +259,7 @@ def is_training_script(path: str, *, beside: bool) -> bool:
 
 
 def has_backward(path: str) -> bool:
+    """True if the text of a script has a backward. Raises an OSError if it can't be read."""
     with open(path, "rb") as file:
         return b".backward(" in file.read()
 
@@ -273,10 +281,12 @@ class StepCounter:
         self.has_batches = False
 
     def before_step(self) -> None:
-        """Called twice if an optimizer's step calls its base class's step."""
+        """Note that a step begins. It is called twice if an optimizer's step calls its base class's step."""
         self._is_stepping = True
 
     def after_step(self, optimizer: Any, thread: int) -> bool:
+        """Return True if the step that ends counts. It counts once, and not if it is of another optimizer than the
+        counted one."""
         if not self._is_stepping:
             return False
         self._is_stepping = False
@@ -313,6 +323,8 @@ class StepCounter:
         self._unknown = 0
 
     def on_batch(self, iterator: int, size: int | None, wait: int, thread: int) -> None:
+        """Note a batch for the next step. `iterator`: identifies the loader's iterator. `size`: samples, None if
+        unknown. `wait`: nanoseconds that the script waited for it."""
         self.has_batches = True
         if len(self._pending) >= MOST_ITERATORS:
             self._pending.clear()
@@ -368,6 +380,7 @@ class Meter:
         atexit.register(self.finish)
 
     def turn_off(self) -> None:
+        """Stop metering for good, and drop the evidence. The script continues."""
         self.is_on = False
         self.evidence.turn_off()
 
@@ -391,7 +404,7 @@ class Meter:
         return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
 
     def on_backward(self, tensors: Any) -> bool:
-        """Find the type of the matrix products in a graph; returns False if none are visible."""
+        """Find the type of the matrix products in a graph; return False if none are visible."""
         self._types = types = product_types(tensors)
         if types == {"torch.float32"} and not is_rounding(sys.modules["torch"]):
             self._products = FP32
@@ -429,10 +442,13 @@ class Meter:
                 self.evidence.turn_off()
 
     def before_step(self, optimizer: Any) -> None:
+        """Note that an optimizer's step begins, with what is seen before it."""
         self.counter.before_step()
         self.gather(self.evidence.before_step, optimizer, list(self._models))
 
     def after_step(self, optimizer: Any) -> None:
+        """Count an optimizer's step, and from time to time write a record, the document, and take a request to
+        profile."""
         if not self.is_on:
             return
         try:
@@ -462,7 +478,8 @@ class Meter:
             self.turn_off()
 
     def on_batch(self, iterator: Any, batch: Any, wait: int, rows: int | None = None) -> None:
-        """`rows`: of the dataset, which a batch may have packed; None if unknown."""
+        """Note a batch that a DataLoader gave. `rows`: of the dataset, which a batch may have packed; None if
+        unknown."""
         try:
             if self.evidence.is_on:
                 self.evidence.on_batch(iterator, batch)
@@ -482,6 +499,7 @@ class Meter:
         self._paused = self.counter.steps, self.counter.samples, self.counter.wait
 
     def resume(self) -> None:
+        """Count steps again, from where `pause` stopped counting. It does nothing unless `pause` was called."""
         if self._paused is not None:
             self.counter.steps, self.counter.samples, self.counter.wait = self._paused
             self._paused = None
@@ -615,6 +633,7 @@ _meter: Meter | None = None
 
 
 def meter() -> Meter:
+    """Return the meter of this process. The first call makes it."""
     global _meter
     if _meter is None:
         _meter = Meter(os.environ.get("IPEXCTL_METER", ""))
@@ -622,6 +641,8 @@ def meter() -> Meter:
 
 
 def watch_optimizers(module: Any) -> None:
+    """Call the meter before and after each step of an optimizer. `module`: torch.optim.optimizer. It does nothing in a
+    torch without these hooks."""
     own, torch = meter(), sys.modules["torch"]  # torch is still being imported, so its parts are looked up later
     version = str(getattr(torch, "__version__", ""))
     if not is_new_enough(version):
@@ -643,16 +664,18 @@ def watch_optimizers(module: Any) -> None:
 
 
 def place_of_compiler(torch: Any) -> str:
-    """The part of torch that has `is_compiling`."""
+    """Return the name of the part of torch that has `is_compiling`."""
     return "compiler" if is_new_enough(str(getattr(torch, "__version__", "")), COMPILER) else "_utils"
 
 
 def is_new_enough(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
+    """True if a version of torch is at least `oldest`. False for a version without two numbers."""
     major, minor = [*version.split("."), ""][:2]
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= oldest
 
 
 def watch_backward(module: Any) -> None:
+    """Look at the graph of each backward before it is run. `module`: torch.autograd."""
     own, backward = meter(), module.backward
     graphs, is_seen = 0, False
     torch = sys.modules["torch"]
@@ -680,6 +703,7 @@ def watch_backward(module: Any) -> None:
 
 
 def watch_modules(module: Any) -> None:
+    """Note that the process uses torch, once it builds the first module. `module`: torch.nn.modules.module."""
     own = meter()
     call_at_first(module.Module, lambda: setattr(own, "is_used", True))
 
@@ -699,8 +723,8 @@ def call_at_first(kind: Any, note: Callable[[], None]) -> None:
 
 
 def product_types(tensors: Any) -> set[str]:
-    """Result types of the matrix products in a graph. Saved tensors are not read, because with checkpointing that would
-    compute them."""
+    """Return the result types of the matrix products in a graph. Saved tensors are not read, because with checkpointing
+    that would compute them."""
     types = set()
     for node in nodes_of(tensors):
         name = node.name().lower()
@@ -710,7 +734,7 @@ def product_types(tensors: Any) -> set[str]:
 
 
 def nodes_of(tensors: Any) -> Iterator[Any]:
-    """Up to MOST_NODES nodes of the graph of a tensor, or of several."""
+    """Yield up to MOST_NODES nodes of the graph of a tensor, or of several."""
     given = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
     nodes = [tensor.grad_fn for tensor in given if tensor.grad_fn is not None]
     seen = set(nodes)
@@ -723,8 +747,8 @@ def nodes_of(tensors: Any) -> Iterator[Any]:
 
 
 def parameters_of(tensors: Any) -> list[tuple[weakref.ref[Any], Any]]:
-    """The smallest parameters of a graph with their values; empty if the graph has other leaves, which may be the
-    inputs of a saliency map, or DTensors."""
+    """Return the smallest parameters of a graph with their values. Empty if the graph has other leaves, which may be
+    the inputs of a saliency map, or DTensors."""
     found = [node.variable for node in nodes_of(tensors) if hasattr(node, "variable")]
     if any(type(each) is not sys.modules["torch"].nn.Parameter for each in found):
         return []
@@ -733,6 +757,7 @@ def parameters_of(tensors: Any) -> list[tuple[weakref.ref[Any], Any]]:
 
 
 def is_unchanged(ref: weakref.ref[Any], value: Any) -> bool:
+    """True if the parameter still exists and has these values."""
     now = ref()
     return now is not None and bool((now.detach().reshape(-1)[:ELEMENTS] == value).all())
 
@@ -784,6 +809,8 @@ def watch_inputs(own: Meter) -> None:
 
 
 def watch_samplers(module: Any) -> None:
+    """Note each pass over a DistributedSampler, and each epoch that the script tells it. `module`:
+    torch.utils.data.distributed."""
     own, kind = meter(), module.DistributedSampler
     give = kind.__iter__
 

@@ -100,6 +100,7 @@ class Operators(NamedTuple):
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans sorted and without overlaps; spans that touch become one, and empty ones are left out."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:
@@ -110,7 +111,7 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def subtract_spans(spans: Spans, others: Spans) -> list[tuple[int, int]]:
-    """What of `spans` is in none of `others`; both sorted and without overlaps, as from `merge_spans`."""
+    """Return what of `spans` is in none of `others`; both sorted and without overlaps, as from `merge_spans`."""
     left, at = [], 0
     for begin, end in spans:
         while at < len(others) and others[at][1] <= begin:
@@ -127,19 +128,22 @@ def subtract_spans(spans: Spans, others: Spans) -> list[tuple[int, int]]:
 
 
 def intersect_spans(spans: Spans, others: Spans) -> list[tuple[int, int]]:
+    """Return what is in both; both sorted and without overlaps, as from `merge_spans`."""
     return subtract_spans(spans, subtract_spans(spans, others))
 
 
 def spans_of(events: Iterable[Event]) -> list[tuple[int, int]]:
+    """Return the times of the events as merged spans."""
     return merge_spans((event.begin, event.end) for event in events)
 
 
 def total_length(spans: Spans) -> int:
+    """Return the sum of the lengths. Spans that overlap would count twice."""
     return sum(end - begin for begin, end in spans)
 
 
 def training_thread(events: Iterable[Event]) -> int | None:
-    """The thread with most events: its number is the profiler's own."""
+    """Return the thread with most events, by the profiler's own number; None if there are no events."""
     counts: dict[int, int] = {}
     for event in events:
         if not event.is_async:
@@ -148,7 +152,8 @@ def training_thread(events: Iterable[Event]) -> int | None:
 
 
 def split_window(events: Sequence[Event], edges: Sequence[int], optimizer: Spans) -> Parts:
-    """`edges`: begin and end of each step; `optimizer`: where the hooks saw an optimizer's step."""
+    """Divide a window into its parts. `edges`: begin and end of each step. `optimizer`: where the hooks saw an
+    optimizer's step."""
     thread, window = training_thread(events), [(edges[0], edges[-1])]
     own = [event for event in events if event.thread == thread and not event.is_async]
     own.sort(key=lambda event: (event.begin, -event.end))
@@ -250,8 +255,8 @@ def _forward(
 
 
 def count_flops(event: Event) -> int:
-    """Floating-point operations of a matrix product; 0 for any other operator. The backward of a convolution counts
-    as its forward, because its event does not show the size of the result."""
+    """Return the floating-point operations of a matrix product; 0 for any other operator. The backward of a convolution
+    counts as its forward, because its event does not show the size of the result."""
     name, shapes = event.name, event.shapes
     try:
         if name in PRODUCTS:
@@ -276,6 +281,7 @@ def count_flops(event: Event) -> int:
 
 
 def multiply(sizes: Iterable[int]) -> int:
+    """Return the product of the sizes; 1 if there are none."""
     result = 1
     for size in sizes:
         result *= int(size)
@@ -283,16 +289,20 @@ def multiply(sizes: Iterable[int]) -> int:
 
 
 def is_product(event: Event) -> bool:
+    """True for a matrix product or a convolution. Attention does not count."""
     return event.name in PRODUCTS or event.name.startswith(("aten::mkldnn_convolution", "aten::convolution_backward"))
 
 
 def forward_of(event: Event, types: Collection[str] = ("fp32",)) -> Any:
-    """Name, shapes, options and type of a product, to repeat it; None for another operator, or in another type."""
+    """Return name, shapes, options and type of a product, to repeat it; None for another operator, or in another
+    type."""
     kind, dtype = kind_of(event), describe_inputs(event)[1]
     return None if kind is None or dtype not in types else (*kind, dtype)
 
 
 def kind_of(event: Event) -> Any:
+    """Return name, shapes and options of a product, as `forward_of` has them; None for another operator, and for one
+    whose inputs are unknown here."""
     name, shapes = event.name, event.shapes
     try:
         if name in PRODUCTS:
@@ -313,7 +323,7 @@ def kind_of(event: Event) -> Any:
 
 
 def sum_operators(events: Iterable[Event], types: Collection[str] = ("fp32",)) -> Operators:
-    """The operators with most time of their own, and the FLOPs; an operator inside a counted one does not count.
+    """Return the operators with most time of their own, and the FLOPs. An operator inside a counted one does not count.
     `types`: of products to be repeated."""
     times: dict[tuple[str, str, str], list[int]] = {}
     of_dtype: dict[str, int] = {}
@@ -363,6 +373,8 @@ def sum_operators(events: Iterable[Event], types: Collection[str] = ("fp32",)) -
 
 
 def describe_inputs(event: Event) -> tuple[str, str]:
+    """Return shapes, such as `64x512 512x512`, and the type of the inputs; both empty if the event does not show
+    them."""
     shapes = " ".join("x".join(map(str, shape)) for shape in event.shapes if shape and not isinstance(shape[0], list))
     # A bias comes first, in the type of the others; a mask of another type does too.
     found = [DTYPES[dtype] for dtype in event.dtypes if dtype in DTYPES]

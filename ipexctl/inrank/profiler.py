@@ -1,4 +1,4 @@
-"""Profiles two optimizer steps of an unchanged script with torch's profiler, and measures what the cores can do.
+"""Profile two optimizer steps of an unchanged script with torch's profiler, and measure what the cores can do.
 
 A `StepProfiler` is put around the step meter's hooks: by `watch_steps` for `run --profile`, which begins after WARM_UP
 steps, and by `begin` for `why --profile`, which names the step. The profile is of STEPS steps, or of one that needs
@@ -57,10 +57,17 @@ class SteppedMeter(Protocol):
     counter: Any
     made: int
 
-    def before_step(self, optimizer: Any) -> None: ...
-    def after_step(self, optimizer: Any) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+    def before_step(self, optimizer: Any) -> None:
+        """Note that an optimizer's step begins."""
+
+    def after_step(self, optimizer: Any) -> None:
+        """Count an optimizer's step."""
+
+    def pause(self) -> None:
+        """Count no steps until `resume`."""
+
+    def resume(self) -> None:
+        """Count steps again."""
 
 
 class StepProfiler:
@@ -84,12 +91,15 @@ class StepProfiler:
     # What happens in the script
 
     def before_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
+        """Call the meter's own function before an optimizer's step, and note when the step begins. A window that has
+        taken too much ends before that."""
         self.check_limits()
         if self._profile is not None:
             self._stepping = time.time_ns()
         step(optimizer)
 
     def after_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
+        """Call the meter's own function after an optimizer's step, and begin or end the window if it is time."""
         before = self.meter.counter.steps
         step(optimizer)
         if self.is_over:
@@ -130,6 +140,7 @@ class StepProfiler:
             self.run_guarded(self._cut)
 
     def before_fork(self) -> None:
+        """End the window, to begin again later: the child would go on recording."""
         if self._profile is not None and threading.current_thread() is threading.main_thread():
             self.run_guarded(self._start_over)
 
@@ -139,6 +150,7 @@ class StepProfiler:
             self.is_over, self._profile = True, None
 
     def on_other_profiler(self) -> None:
+        """Give way to a profiler that the script makes."""
         if self._is_ours or self.is_over:
             return
         if threading.current_thread() is threading.main_thread():
@@ -147,6 +159,7 @@ class StepProfiler:
             self._begun = 0.0  # the window ends at the next batch, backward or step
 
     def at_exit(self) -> None:
+        """Say that the script ended too early for a profile, if it made a step and has none."""
         if self._steps and not self.is_over:
             steps = f"{self._steps} optimizer step{'s' * (self._steps != 1)}"
             end = f"the profile begins after {self._start_after} and takes {STEPS}"
@@ -330,6 +343,7 @@ def _checking(check: Callable[[], None], function: Callable[..., Any]) -> Callab
 
 
 def read_events(results: Any) -> Iterator[Event]:
+    """Yield the events of torch's results, in nanoseconds in all versions."""
     for event in results.events():
         if hasattr(event, "start_ns"):
             begin, duration = event.start_ns(), event.duration_ns()
@@ -351,6 +365,7 @@ def read_events(results: Any) -> Iterator[Event]:
 
 
 def fastest_product(torch: Any, dtype: Any) -> tuple[float, float]:
+    """Return the FLOP/s of the fastest matrix product, and how many times slower the median one of its size was."""
     until = time.monotonic() + PEAK_SECONDS
     best, spread = 0.0, 1.0
     for size in SIZES:
@@ -371,14 +386,14 @@ def fastest_product(torch: Any, dtype: Any) -> tuple[float, float]:
 
 
 def own_cores() -> int:
-    """Cores that this rank may use, or its share of the host's if it is not bound."""
+    """Return the cores that this rank may use, or its share of the host's if it is not bound."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     share = (os.cpu_count() or 1) // max(1, int(ranks) if ranks.isdigit() else 1)
     return min(len(os.sched_getaffinity(0)), max(1, share))
 
 
 def thread_times() -> tuple[float, float] | None:
-    """Seconds of the main thread on a processor, and in a run queue; None if this kernel does not tell."""
+    """Return the seconds of the main thread on a processor, and in a run queue; None if this kernel does not tell."""
     try:
         with open("/proc/self/schedstat", "rb") as file:
             ran, waited, _ = map(int, file.read().split())
@@ -388,11 +403,13 @@ def thread_times() -> tuple[float, float] | None:
 
 
 def resident_memory() -> int:
+    """Return the bytes of memory that this process has."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def pack_trace(source: str, target: str) -> None:
+    """Write a compressed copy of a trace, without paths of the run and of the account's home."""
     directory, home = os.fsencode(os.path.dirname(source)), os.fsencode(os.path.expanduser("~"))
     with open(source, "rb") as text, open_private(target) as file, gzip.open(file, "wb", 5) as packed:
         for line in text:
@@ -400,11 +417,12 @@ def pack_trace(source: str, target: str) -> None:
 
 
 def open_private(path: str) -> Any:
+    """Open a file to write, which only this account may read if it is new."""
     return open(path, "wb", opener=functools.partial(os.open, mode=0o600))
 
 
 def write_document(path: str, **fields: Any) -> None:
-    """Rename it into place, so that the wrapper reads all of it or nothing."""
+    """Write the document of a profile. It is renamed into place, so that the wrapper reads all of it or nothing."""
     with open_private(f"{path}.part") as file:
         file.write(json.dumps(fields).encode())
     os.replace(f"{path}.part", path)
@@ -416,6 +434,7 @@ _watched: set[type] = set()
 
 
 def watch_steps(own: SteppedMeter) -> None:
+    """Begin to profile for `run --profile`; the path of the document is in $IPEXCTL_PROFILE."""
     _put_around(StepProfiler(own, os.environ[VARIABLE]))
 
 

@@ -23,7 +23,8 @@ DIRECTORY = os.path.join(os.path.dirname(__file__), "")
 
 
 def planned_steps(done: int) -> tuple[int, int]:
-    """Steps of the whole training, and those before this process; (0, 0) if unknown. An optimizer's step calls it."""
+    """Return the steps of the whole training, and those before this process; (0, 0) if unknown. An optimizer's step
+    calls it."""
     total, before, place = 1, 0, ""
     frame: Any = sys._getframe(1)
     for _ in range(DEEPEST):
@@ -45,8 +46,11 @@ def planned_steps(done: int) -> tuple[int, int]:
 
 
 def first_step(optimizer: Any) -> tuple[int, bool]:
-    """Number of a process's first step, and whether a Trainer says so; else by the optimizer's state, which a script
-    may have left out of its checkpoint. (0, False) if unknown. An optimizer's step calls it."""
+    """Return the number of the process's first step, and whether a Trainer says so; (0, False) if unknown. An
+    optimizer's step calls it.
+
+    Without a Trainer, the optimizer's state tells, which a script may have left out of its checkpoint.
+    """
     frame: Any = sys._getframe(1)
     for _ in range(DEEPEST):
         if frame is None:
@@ -61,6 +65,8 @@ def first_step(optimizer: Any) -> tuple[int, bool]:
 
 
 def named_steps(variables: dict[str, Any], done: int) -> tuple[int, int]:
+    """Return the steps of the whole training, and those before this process, by names in a frame such as `max_steps`;
+    the first is 0 if no name tells. `done`: steps of this process so far."""
     holders = [vars(variables[name]) for name in HOLDERS if hasattr(variables.get(name), "__dict__")]
     states = [vars(each["state"]) for each in holders if hasattr(each.get("state"), "__dict__")]
     counts = (each.get(name) for each in (*states, variables, *holders) for name in COUNTERS)
@@ -80,8 +86,8 @@ def named_steps(variables: dict[str, Any], done: int) -> tuple[int, int]:
 
 
 def loops_of(frame: Any) -> list[tuple[int, int]] | None:
-    """Lengths of the loops around the frame's line, the innermost first, each with what a resumed script leaves out;
-    None if one is unknown."""
+    """Return the lengths of the loops around the frame's line, the innermost first, each with what a resumed script
+    leaves out. None if one is unknown."""
     found = []
     for source, loop in _loops(frame.f_code.co_filename):
         if not loop.lineno < frame.f_lineno <= (loop.end_lineno or 0) or frame.f_code.co_firstlineno > loop.lineno:
@@ -103,6 +109,8 @@ def _loops(file: str) -> list[tuple[str, Any]]:
 
 
 def length_of(node: Any, frame: Any) -> tuple[int, int] | None:
+    """Return the rounds of a loop over this expression, and the rounds before them that a resumed script leaves out;
+    None if unknown."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("range", "trange"):
             numbers = [value_of(each, frame) for each in node.args]
@@ -119,7 +127,8 @@ def length_of(node: Any, frame: Any) -> tuple[int, int] | None:
 
 
 def value_of(node: Any, frame: Any) -> Any:
-    """The value of a constant, a variable or an attribute that no code computes, or of that plus 1; else None."""
+    """Return the value of a constant, a variable or an attribute that no code computes, or of that plus 1; else
+    None."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and getattr(node.right, "value", None) == 1:
         value = value_of(node.left, frame)
         return value + 1 if type(value) is int else None

@@ -1,4 +1,4 @@
-"""Connects all ranks of a process group through shared memory. Either all ranks are connected, or all get the
+"""Connect all ranks of a process group through shared memory. Either all ranks are connected, or all get the
 reason why none is.
 
 Anybody on the ranks' network can write into their store, so the ranks ask there only whether all take part. What they
@@ -120,7 +120,8 @@ class Ranks(NamedTuple):
 
 
 def limit_of(group: Any) -> Callable[[], float]:
-    """What returns the group's time limit in seconds, which a script may change at any time. Keeps no group alive."""
+    """Return a function that returns the group's time limit in seconds, which a script may change at any time. It keeps
+    no group alive."""
     reference = weakref.ref(group)
 
     def limit() -> float:
@@ -138,6 +139,7 @@ class SharedAllReduce:
 
     @property
     def ring_threshold(self) -> int:
+        """Return the bytes of a tensor from which this is faster than gloo."""
         if self.between is None:
             return CROSSOVER
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
@@ -149,12 +151,13 @@ class SharedAllReduce:
         return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
 
     def takes(self, tensor: Any) -> bool:
+        """True if the tensor is large enough, and of a type that can be summed here."""
         is_large = tensor.numel() * tensor.element_size() >= self.ring_threshold
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
-        """Start summing a flat tensor, scaled, over all ranks. `lost`: rounding losses of this bucket in the previous
-        step."""
+        """Start summing a flat tensor, scaled, over all ranks; return a future of it. `lost`: rounding losses of this
+        bucket in the previous step."""
         global buckets
         buckets += 1
         future: Any = torch.futures.Future()
@@ -163,7 +166,8 @@ class SharedAllReduce:
 
 
 def confirm(store: Any, ranks: Ranks, name: str, reason: str) -> None:
-    """Sum the gradients of one more model on all ranks, or raise an OffError."""
+    """Ask whether the gradients of one more model are summed on all ranks; raise an OffError if one has a reason
+    against it."""
     ranks.ask(store, name, reason)
     ranks.gathered(name)
 
@@ -288,7 +292,8 @@ def _offer(own: Segment | None, number: int, wire: str, reason: str) -> dict[str
 
 
 def boot_id() -> str:
-    """The boot id. Different containers on one host have the same."""
+    """Return the boot id, or an empty text if the kernel does not tell. Different containers on one host have the
+    same."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

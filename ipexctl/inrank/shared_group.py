@@ -1,4 +1,4 @@
-"""Takes the collectives of a process group through shared memory.
+"""Take the collectives of a process group through shared memory.
 
 A call is a list of pieces. A rank writes a piece into slot NUMBER % SLOTS of its own segment and raises WRITTEN. Once
 the ranks that it reads have written theirs, it reads, and raises COPIED. Once all ranks have raised COPIED, the slot is
@@ -75,6 +75,7 @@ class Collective:
         """Its value is None; `error` says more once it is set."""
 
     def end(self) -> None:
+        """End the profiler's record of the call, and let go what holds tensors."""
         if self.record is not None:
             torch.autograd._record_function_with_args_exit(self.record)
         self.pieces, self.copies, self.work, self.record = [], (), None, None  # which hold tensors
@@ -129,14 +130,16 @@ class SharedGroup:
 
     @property
     def is_over(self) -> bool:
+        """True if all calls that were started have ended."""
         return self._last is None or self._last.future.done()
 
     def finish_all(self) -> None:
+        """Wait until all calls that were started are over. Raises the error of the last one."""
         if self._last is not None:
             self.finish(self._last)
 
     def finish(self, call: Collective) -> None:
-        """Wait until the call is over; raises its error."""
+        """Wait until the call is over. Raises the error of the call."""
         if threading.current_thread() is self._thread:  # a callback of another call
             while not call.future.done():
                 self.finish_oldest()
@@ -174,6 +177,7 @@ class SharedGroup:
 
     @property
     def is_idle(self) -> bool:
+        """True if the group's thread copies nothing: no call is left, or this rank waits for another."""
         return not self._queue or self.waiter.own.waits_for[0] != 0
 
     def _fail(self, error: BaseException) -> list[Collective]:

@@ -52,6 +52,7 @@ class Weight(NamedTuple):
 
     @property
     def memory(self) -> memoryview:
+        """Return the parameter's own memory as bytes, not a copy."""
         return memoryview((ctypes.c_ubyte * self.size).from_address(self.parameter.data_ptr())).cast("B")
 
 
@@ -66,13 +67,15 @@ class FrozenWeights(NamedTuple):
 
 
 def install(module: Any) -> None:
+    """Let DistributedDataParallel send less, and `Module.to` keep parameters where they are. `module`: torch."""
     distributed = module.nn.parallel.distributed
     distributed._sync_module_states = sending_less(distributed._sync_module_states)
     module.nn.Module.to = staying(module.nn.Module.to)
 
 
 def staying(to: Callable[..., Any]) -> Callable[..., Any]:
-    """`Module.to` that leaves the parameters of a model with frozen ones where they are, if they are on the CPU."""
+    """Return a `Module.to` that leaves the parameters of a model with frozen ones where they are, if they are on the
+    CPU."""
 
     def without_number(value: Any) -> Any:
         is_device = isinstance(value, (str, torch.device))
@@ -91,8 +94,8 @@ def staying(to: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sending_less(send: Callable[..., None]) -> Callable[..., None]:
-    """torch's function by which all ranks get the parameters and buffers of one. DDP calls it once all ranks have
-    compared the sizes of their trained parameters."""
+    """Return torch's function by which all ranks get the parameters and buffers of one, without what all have alike.
+    DDP calls it once all ranks have compared the sizes of their trained parameters."""
 
     @functools.wraps(send)
     def send_rest(**call: Any) -> None:
@@ -116,6 +119,8 @@ def sending_less(send: Callable[..., None]) -> Callable[..., None]:
 
 
 def frozen_weights(model: Any, ignored: Collection[str]) -> list[Weight]:
+    """Return the parameters that are not trained. Empty ones, those in `ignored`, and those whose memory is not simply
+    their values, are left out."""
     return [
         Weight(name, each, each.numel() * each.element_size())
         for name, each in model.named_parameters()
@@ -134,8 +139,8 @@ def is_plain(parameter: Any) -> bool:
 
 
 def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights | None:
-    """Ask all ranks of the group for their frozen parameters. Raises an OffError on all of them if one takes no part;
-    returns None if none does."""
+    """Ask all ranks of the group for their frozen parameters, and return which are alike. Raises an OffError on all of
+    them if one takes no part; returns None if there are few, or if the backend is not gloo."""
     weights = frozen_weights(model, ignored)
     backend = backend_of(group)
     if sum(weight.size for weight in weights) < LEAST:
@@ -166,7 +171,7 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights |
 
 
 def digests(weights: Sequence[Weight]) -> Iterator[bytes]:
-    """A hash of each parameter."""
+    """Yield a hash of each parameter."""
 
     def digest(weight: Weight) -> bytes:
         return hashlib.sha256(weight.memory).digest()[:16]
@@ -179,7 +184,8 @@ def digests(weights: Sequence[Weight]) -> Iterator[bytes]:
 
 
 def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:
-    """The greatest of all ranks, number by number."""
+    """Return the greatest of all ranks, number by number. Raises a DisagreementError if the ranks get no answer, or
+    different ones."""
     tensor = torch.tensor(values, dtype=torch.int64)
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
@@ -197,7 +203,7 @@ def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:
 
 
 def mapped_files() -> list[tuple[int, int]]:
-    """Addresses where this process has mapped files, first and after the last."""
+    """Return the addresses where this process has mapped files: the first of each, and the one after its last."""
     found = []
     with open("/proc/self/maps") as file:
         for line in file:
@@ -209,7 +215,7 @@ def mapped_files() -> list[tuple[int, int]]:
 
 
 def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
-    """Replace parameters by one copy for the ranks of each host. True if none is left, on any rank."""
+    """Replace parameters by one copy for the ranks of each host. Return True if no own copy is left, on any rank."""
     weights = [weight for weight in weights if weight.size >= LEAST_SHARED]
     if not weights or not hasattr(torch._C, "_storage_Use_Count"):
         return not weights
@@ -233,7 +239,7 @@ def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
 
 
 def make_offer(stack: contextlib.ExitStack) -> dict[str, Any]:
-    """What shows the other ranks of this host, and no others, that this process is on it."""
+    """Return what shows the other ranks of this host, and no others, that this process is on it."""
     nonce, number = os.urandom(NONCE_SIZE), -1
     if is_supported():
         with contextlib.suppress(SegmentError, OSError):
@@ -244,7 +250,7 @@ def make_offer(stack: contextlib.ExitStack) -> dict[str, Any]:
 
 
 def find_leader(rank: int, offers: Sequence[dict[str, Any]]) -> int:
-    """The first rank of this host, whose memory this rank can map; else this rank."""
+    """Return the first rank of this host whose memory this rank can map; else this rank."""
     for other, offer in enumerate(offers[:rank]):
         number = open_memfd(offer["pid"], offer["number"], NAME) if offer["boot"] == offers[rank]["boot"] else None
         if number is not None:
@@ -255,6 +261,7 @@ def find_leader(rank: int, offers: Sequence[dict[str, Any]]) -> int:
 
 
 def batches(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
+    """Yield the parameters in groups that are copied before the ranks give up their own."""
     batch: list[Weight] = []
     for weight in weights:
         if batch and (len(batch) >= MOST_TOGETHER or sum(each.size for each in batch) + weight.size > MOST_BYTES):
@@ -265,7 +272,7 @@ def batches(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
 
 
 def copy_of(weight: Weight, stack: contextlib.ExitStack) -> int:
-    """Descriptor of a memfd with the parameter's bytes, or -1 if there is no memory for it."""
+    """Return the descriptor of a memfd with the parameter's bytes, or -1 if there is no memory for it."""
     try:
         number = create_memfd(weight.size, NAME)
         stack.callback(os.close, number)
@@ -279,7 +286,8 @@ def copy_of(weight: Weight, stack: contextlib.ExitStack) -> int:
 
 
 def adopt(weight: Weight, pid: int, number: int) -> bool:
-    """Give up this rank's own copy if the other one has the same bytes, and no other tensor uses it."""
+    """Give up this rank's own copy if the other one has the same bytes, and no other tensor uses it; return whether
+    that was done."""
     own = weight.parameter
     if uses_of(own) != uses_of(torch.empty(1)) or (opened := open_memfd(pid, number, NAME)) is None:
         return False
@@ -297,7 +305,7 @@ def adopt(weight: Weight, pid: int, number: int) -> bool:
 
 
 def uses_of(tensor: Any) -> int:
-    """Tensors that use the memory, and a few Python objects."""
+    """Return how many tensors, and a few Python objects, use the memory."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
@@ -309,6 +317,7 @@ def release_memory() -> None:
 
 
 def describe(found: FrozenWeights, trained: int, *, is_shared: bool) -> str:
+    """Return the sentence about frozen weights for the user. `trained`: number of parameters that are trained."""
     alike, size = (sum(weight.size for weight in weights) for weights in (found.alike, found.weights))
     part = f"{'all' if alike == size else size_text(alike)} are equal on all ranks and not sent"
     part = part if alike else "none are equal on all ranks, so all were sent"
@@ -318,10 +327,12 @@ def describe(found: FrozenWeights, trained: int, *, is_shared: bool) -> str:
 
 
 def size_text(size: int) -> str:
+    """Return `1.2 GB` or `340 MB`."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def tell(text: str) -> None:
+    """Print a text to stderr, once, and only in rank 0."""
     if is_first() and text not in _told:
         _told.add(text)
         print(f"ipexctl: {text}", file=sys.stderr, flush=True)  # noqa: T201

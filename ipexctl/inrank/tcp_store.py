@@ -1,4 +1,4 @@
-"""Keeps rank 0's rendezvous store for the other ranks until they have closed their connections to it.
+"""Keep rank 0's rendezvous store for the other ranks until they have closed their connections to it.
 
 The store's server is a thread of rank 0, which ends with the last reference, often in `destroy_process_group`.
 torchrun has the server in its agent. `rank_hooks.py` calls `keep_tcp_store_for_other_ranks` at exit, unless the script
@@ -49,6 +49,7 @@ class Connection(NamedTuple):
 
 
 def watch_rendezvous(module: Any) -> None:
+    """Keep each store whose server is in this process. `module`: torch.distributed.rendezvous."""
     create = module._create_c10d_store
 
     @functools.wraps(create)
@@ -64,6 +65,8 @@ def watch_rendezvous(module: Any) -> None:
 
 
 def watch_groups(module: Any) -> None:
+    """Count the ranks that have made the default group, and stop listening once the script has destroyed all groups.
+    `module`: torch.distributed.distributed_c10d."""
     make, destroy = module.init_process_group, module.destroy_process_group
 
     @functools.wraps(make)
@@ -94,6 +97,7 @@ def wait_for_ranks(module: Any) -> None:
 
 
 def stop_listening() -> None:
+    """Let the store's server take no new connections; those that it has are still served."""
     if not _kept or os.getpid() != _pid:
         return
     for found in connections():
@@ -140,6 +144,7 @@ def close_all_but_tcp_store() -> list[Connection]:
 
 
 def connections() -> Iterator[Connection]:
+    """Yield the TCP sockets of this process."""
     for number in map(int, os.listdir(DESCRIPTORS)):
         name = os.path.realpath(f"{DESCRIPTORS}/{number}")
         if "/socket:" not in name:
@@ -153,7 +158,8 @@ def connections() -> Iterator[Connection]:
 
 
 def open_copy(number: int) -> socket.socket:
-    """A socket with a default timeout would make `number` non-blocking, too."""
+    """Return a socket of a copy of the descriptor. A socket with a default timeout would make `number` non-blocking,
+    too, so there is none meanwhile."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(None)
     try:
@@ -163,9 +169,11 @@ def open_copy(number: int) -> socket.socket:
 
 
 def address(name: tuple[Any, ...]) -> tuple[str, int]:
+    """Return host and port of a socket's name, an IPv4 address without the IPv6 prefix."""
     return name[0].replace("::ffff:", ""), name[1]
 
 
 def set_name(name: bytes) -> None:
+    """Set the process's name, as `ps` shows it. Failures are ignored."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb", buffering=0) as file:
         file.write(name)

@@ -1,4 +1,4 @@
-"""Sums gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
+"""Sum gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
 
 Sums are formed in fp32 in host order, and a host uses its own values as other hosts decode them, so all get the same
 bits. An infinite or undefined value makes its block undefined everywhere, so that loss scalers see it. What int8
@@ -23,14 +23,17 @@ class Bf16:
 
     @staticmethod
     def encoded_bytes(elements: int) -> int:
+        """Return the bytes of so many values."""
         return 2 * elements
 
     @staticmethod
     def encode(values: Any, wire: Any) -> None:
+        """Write the values as bf16."""
         wire.view(torch.bfloat16).copy_(values)
 
     @staticmethod
     def decode(wire: Any, values: Any) -> None:
+        """Read the values back into fp32."""
         values.copy_(wire.view(torch.bfloat16))
 
 
@@ -41,10 +44,13 @@ class Int8:
 
     @staticmethod
     def encoded_bytes(elements: int) -> int:
+        """Return the bytes of so many values, with the scales of their blocks."""
         return 4 * -(-elements // BLOCK) + -(-elements // 4) * 4  # fp32 begins at multiples of four
 
     @staticmethod
     def encode(values: Any, wire: Any) -> None:
+        """Write the scale of each block, and each value as a multiple of it. An infinite or undefined value makes its
+        block undefined."""
         for part, scale, codes in _blocks(values, wire):
             torch.amax(part.abs(), 1, keepdim=True, out=scale)
             scale.div_(_TOP).clamp_(min=LEAST)
@@ -53,6 +59,7 @@ class Int8:
 
     @staticmethod
     def decode(wire: Any, values: Any) -> None:
+        """Read the values back into fp32."""
         for part, scale, codes in _blocks(values, wire):
             part.copy_(codes).mul_(scale)
 
@@ -92,13 +99,16 @@ class Work:
         self._work = work
 
     def is_completed(self) -> bool:
+        """True once the collective of this step is over, or if there is none."""
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> None:
+        """Wait until the collective of this step is over. Raises its error."""
         if self._work is not None:
             self._work.wait()
 
     def next_step(self) -> Work | None:
+        """Begin the next step and return its work; None after the last one."""
         return None
 
     def store(self, target: Any) -> None:
@@ -111,6 +121,7 @@ class PlainSum(Work):
         self._values = values
 
     def store(self, target: Any) -> None:
+        """Write the sum into `target`, unless it is there already."""
         if target.data_ptr() != self._values.data_ptr():
             target.copy_(self._values)
 
@@ -125,6 +136,7 @@ class Swap(Work):
         super().__init__(between.first.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
+        """Write the sum of both hosts' decoded values into `target`, and keep what rounding lost."""
         between = self._between
         terms = [torch.empty_like(self._values) for _ in self._wires]
         for wire, term in zip(self._wires, terms):
@@ -149,6 +161,7 @@ class ReduceScatter(Work):
         super().__init__(between.first.alltoall_base(self._received, self._sent, [], []))
 
     def next_step(self) -> Gather:
+        """Sum this host's part of the values, and begin to exchange the sums."""
         between, codec, place = self._between, self._between.codec, self._between.place
         low, high = self._bounds[place]
         total, term = (self._values.new_zeros(high - low) for _ in range(2))
@@ -175,6 +188,8 @@ class Gather(Work):
         super().__init__(between.second.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
+        """Write the decoded sums of all parts into `target`. What rounding lost of the own part is added to the
+        losses."""
         codec, place = self._between.codec, self._between.place
         sums = self._total.new_empty(self._bounds[-1][1])
         for wire, (low, high) in zip(self._wires, self._bounds):
@@ -194,6 +209,7 @@ class Between:
         self.codec: Any = CODECS.get(mode)
 
     def compresses(self, dtype: Any, itemsize: int) -> bool:
+        """True if values of this type are sent in fewer bytes than they have."""
         return self.codec is not None and dtype.is_floating_point and self.codec.itemsize < itemsize
 
     def begin(self, values: Any, lost: Lost | None) -> Work:
@@ -205,13 +221,14 @@ class Between:
         return (Swap if self.size == 2 else ReduceScatter)(self, values, lost if self.codec.has_feedback else None)
 
     def encoded(self, values: Any) -> Any:
+        """Return the values as they are sent."""
         wire = values.new_empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
         self.codec.encode(values, wire)
         return wire
 
 
 def part_bounds(elements: int, hosts: int) -> list[Any]:
-    """Bounds of each host's part. Parts consist of full blocks, so the last part may be shorter or empty."""
+    """Return the bounds of each host's part. Parts consist of full blocks, so the last part may be shorter or empty."""
     size = -(-elements // (hosts * BLOCK)) * BLOCK if elements > BLOCK else elements
     return [(min(size * host, elements), min(size * (host + 1), elements)) for host in range(hosts)]
 

@@ -13,6 +13,7 @@ DOCUMENTED = (
     "addons/**/*.py",
     "api/**/*.py",
     "commands/**/*.py",
+    "inrank/*.py",
     "launch/**/*.py",
     "node/*.py",
     "node/env/*.py",
