@@ -79,35 +79,48 @@ FIELD_DECODERS: Final[Mapping[str, FieldDecoder]] = {
 
 @dataclass(frozen=True, slots=True)
 class IpexBuild:
+    """One build of IPEX in a row."""
+
     version: Version
     built_for: Version
+    """The torch with which it was built."""
     pythons: tuple[Numbers, ...]
     pypi: PyPI
+    """Whether PyPI has the build. A yanked one can still be installed by its exact version."""
     works_with: tuple[Version, ...]
+    """Patch versions of torch with which it is known to work."""
     pypi_pythons: tuple[Numbers, ...] = ()
     wheel_tag: Note | None = None
     glibc: Glibc = "2.17"
     isa: Isa = "avx2"
     note: Note = ""
+    """Text for people; nothing depends on it."""
     source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OnecclBuild:
+    """One build of the oneCCL bindings (oneccl_bind_pt) in a row."""
+
     version: Version
     built_for: Version
     pythons: tuple[Numbers, ...]
     cpu_wheel: CpuWheel
     """`unverified`: only readmes of later versions list a CPU wheel."""
     works_with: tuple[Version, ...]
+    """Patch versions of torch with which it is known to work."""
     oneccl: Note | None = None
+    """Version of oneCCL inside its wheel; None if there is none inside."""
     mpi: Note | None = None
+    """Version of Intel MPI inside its wheel; None if there is none inside."""
     note: Note = ""
     source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
+    """A package index, or a page with links to wheels, that has builds of a row."""
+
     kind: IndexKind
     url: Url
 
@@ -128,30 +141,39 @@ class KnownBad:
 
 @dataclass(frozen=True, slots=True)
 class StackSpec:
+    """A row of the version table: what can be installed together, and what it needs of a host."""
+
     name: RowName
     torch: Torch
     """The recommended patch version."""
     torch_patches: tuple[Version, ...]
+    """All patch versions of torch that the row may install."""
     torch_pythons: tuple[Numbers, ...]
     torch_glibc: Glibc = "2.28"
     ipex_builds: tuple[IpexBuild, ...] = ()
+    """Newest build first; empty for a row without IPEX."""
     oneccl_builds: tuple[OnecclBuild, ...] = ()
     """Preferred build first."""
     mpi: tuple[tuple[str, str], ...] = ()
+    """(oldest glibc that it needs, requirement of impi-rt), the newest glibc first."""
     requires: tuple[Requirement, ...] = ()
     """Packages that the parts import without requiring them, and Intel's OpenMP."""
     constraints: tuple[Requirement, ...] = ()
+    """Limits on versions of packages that others require."""
     hugging_face: tuple[tuple[str, str], ...] = ()
     """(transformers or accelerate, last version that works with this torch and IPEX)."""
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
+    """Python module of the bindings; None for a row without them."""
     setvars: Setvars | None = None
     """Script that sets the bindings' variables, relative to their module's directory; None without one."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
+    """True if the row gets no more fixes."""
     note: Note = ""
     sources: tuple[Note, ...] = ()
     origin: str = ""
+    """Path of the user's own table that added or changed the row; empty for a packaged row."""
 
     @property
     def line(self) -> str:
@@ -477,7 +499,8 @@ def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:
 
 
 def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """The user's `requires` adds to the packaged row and wins for the same project; `replaces` replaces all of it."""
+    """Return what a row requires: the packaged requirements with the user's own `requires` added, which win for the
+    same project. With `replaces`, its lines stand in place of all packaged ones."""
     added, replaced = (_decode_requirements(own.get(key) or [], key) for key in ("requires", "replaces"))
     projects = {project_of(line) for line in added}
     base = replaced if "replaces" in own else packaged_row.get("requires", [])

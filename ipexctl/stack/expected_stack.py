@@ -151,8 +151,8 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
 def _last_answer(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> CachedAnswer | None:
-    """The answer of the first host that has one, else the control machine's. An answer without any torch does not
-    count."""
+    """Return the last answer of the first host that has one, else the control machine's; None if nobody has one. An
+    answer with some torch is preferred to one without."""
     wanted = projects(request, rows)
     found = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):
@@ -165,6 +165,8 @@ def _last_answer(
 
 @dataclass(frozen=True, slots=True)
 class VersionsReport:
+    """What `ipexctl versions` shows: the version table, and the stack for the hosts."""
+
     rows: tuple[StackSpec, ...]
     outcome: StackPlan | Undecided | Refusal
     hosts: tuple[HostFacts, ...] = ()

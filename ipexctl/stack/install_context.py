@@ -56,9 +56,13 @@ _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
+    """A package whose version an install changes."""
+
     name: str
     before: str | None
+    """None for a new package."""
     after: str | None
+    """None for a package that is lost."""
 
     @property
     def is_lower(self) -> bool:
@@ -153,9 +157,12 @@ class ProjectArchive(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
+    """What a call of install asks for, with what its files and the project say."""
+
     env: EnvRequest
     sources: Sources
     rows: tuple[StackSpec, ...] = field(repr=False)
+    """The version table, with the user's own rows."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     torch: str | None = None
@@ -163,10 +170,13 @@ class InstallRequest:
     ipex_use: str = ""
     """Where the project uses IPEX, as in `train.py imports …`."""
     notes: tuple[str, ...] = ()
+    """What was left out of the files."""
     files: tuple[Path, ...] = field(default=(), repr=False)
+    """All files that were read."""
     named_files: tuple[Path, ...] = field(default=(), repr=False)
     """Requirements files named on the command line, with their extras."""
     named: tuple[str, ...] = ()
+    """Packages that the call or its files name, without those that only others require."""
     builds: tuple[str, ...] = ()
     """Packages to build from source. Never taken from a host's record, because a build runs code: what was built stays
     as it is unpacked there."""
@@ -187,9 +197,12 @@ class InstallRequest:
     tree: Path | None = None
     """An archive of the project's files, for these lists."""
     name: str = DEFAULT_ENV
+    """Name of the environment."""
     dry_run: bool = False
     upgrade: bool = False
+    """True to choose all versions again; an existing environment is not searched."""
     downgrade: bool = False
+    """True if packages may become older, or be lost."""
 
     def for_project(self) -> InstallRequest:
         """Return the request in which the project's torch and its use of IPEX count, so that they no longer stand
@@ -320,28 +333,40 @@ def _refuse_torch(stack: StackRequest, torch: str, rows: Sequence[StackSpec]) ->
 
 @dataclass(frozen=True, slots=True)
 class StackSummary:
+    """What a report says about the installed stack."""
+
     name: str
     torch: str
     ipex: str | None
     oneccl: str | None
     mpi: str | None
+    """Version of Intel MPI in the environment; None if it has none."""
     python: str
     backend: str
     why: str
+    """Why this stack was chosen."""
     retired: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InstallResult(HostResult):
+    """What came of an install on one host."""
+
     env: str | None = None
+    """Directory of the environment; None if it was not chosen yet."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Package → version."""
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Result of the verification; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallReport(Report[InstallResult]):
+    """What came of an install."""
+
     stack: StackSummary | None = None
     refusal: Refusal | None = None
+    """Why nothing was installed; None if nothing was refused."""
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
@@ -350,6 +375,7 @@ class InstallReport(Report[InstallResult]):
     """Lists that are known once they are installed."""
     dry_run: bool = False
     uplink: int = 0
+    """Bytes that the control machine sent to hosts."""
     downloaded: int = 0
     """Bytes of wheels downloaded, on any machine."""
     changes: tuple[PackageChange, ...] = ()
@@ -367,9 +393,12 @@ class InstallReport(Report[InstallResult]):
 
 @dataclass(frozen=True, slots=True)
 class ControlMachine:
+    """The machine on which ipexctl was called, as a machine that runs commands and stores wheels."""
+
     session: Session
     python: str
     home: str
+    """ipexctl's cache directory, which stands for a home here."""
 
     @classmethod
     def find(cls, cancel: Cancel) -> ControlMachine:
@@ -388,6 +417,8 @@ class ControlMachine:
 
 
 class InstallContext:
+    """What is known and done so far in one install. Steps of the install read and change it."""
+
     def __init__(self, opened: OpenHosts, request: InstallRequest, watch: Watch) -> None:
         self.opened, self.hosts, self.pool = opened, opened.hosts, opened.pool
         self.request = request
@@ -503,7 +534,7 @@ class InstallContext:
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
-    """Gather the facts of all hosts into the context; a host without them, or without a home, gets its result.
+    """Gather the facts of all hosts into the context. A host without facts, or without a home, gets its result at once.
     `probed`: facts gathered before, which are used instead."""
     if not context.hosts:
         return

@@ -156,7 +156,8 @@ def install(
 
 
 def _whole_line(fix: str, typed: InstallRequest) -> str:
-    """A command that adds a package to a stack that was not finished names what the call asked for, too."""
+    """Return a fix in which each install command with a package also names what this call asked for: the stack was not
+    finished, so that command alone would leave it out."""
 
     def whole(command: FixCommand) -> FixCommand:
         more = [package for option, package in pairwise(command.options) if option == "--with"]
@@ -178,7 +179,7 @@ def _lock(context: InstallContext) -> LockedStack | Refusal:
 
 
 def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
-    """The refusal with doctor's fix, if no Python on a host works."""
+    """Return the refusal with doctor's fix, if one of its hosts has no working Python."""
     for name in refusal.hosts:
         facts = context.facts.get(name)
         if facts is not None and facts.has_finished("programs") and not facts.software.running_pythons:
@@ -192,8 +193,11 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 
 
 def _find_known(context: InstallContext) -> Existing | None:
-    """The environment made for this request. A request without a stack, or with the present one's, adds packages to it:
-    a second project on the same hosts keeps the first one's packages."""
+    """Return the environment made for this request; None if there is none, or with --upgrade.
+
+    A request without a stack, or with the present one's, adds packages to the present environment: a second project on
+    the same hosts keeps the first one's packages. The request in the context is changed for that.
+    """
     request = context.request
     if request.upgrade:
         context.request = request.for_project()
@@ -364,7 +368,8 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 
 
 def _read_built(context: InstallContext) -> tuple[BuiltPackage, ...]:
-    """What was built for the environment that gets more packages, from a host that has it."""
+    """Return what was built for the environment that gets more packages, from a host that has it. What this call builds
+    again is left out."""
     record, request = context.extended, context.request
     again = {*request.builds, *(project.name for project in request.projects)}
     for line in map(Requirement, (*request.env.packages, *request.env.constraints)):
@@ -382,7 +387,8 @@ def _read_built(context: InstallContext) -> tuple[BuiltPackage, ...]:
 
 
 def _read_package(context: InstallContext, host: Host, site: str, wheel: Wheel) -> BuiltPackage | None:
-    """An unpacked wheel with what it requires. Lines that name a URL are left out, because a host has written them."""
+    """Return an unpacked wheel with what it requires; None if its METADATA can't be read. Requirements with a URL are
+    left out, because a host has written them."""
     info = "-".join(wheel.filename.split("-")[:2])
     try:
         output = capture(context.pool.session(host), Command.argv("cat", f"{site}/{info}.dist-info/METADATA"))
@@ -463,7 +469,8 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
 
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
-    """The uv that built the environment if its URL is known, else the control machine's."""
+    """Return the uv that built the environment if its URL is known, else the control machine's, or one in directories
+    that the call names."""
     with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)

@@ -29,6 +29,9 @@ from ipexctl.stack.lock.wheel_lock import Lock, home_problem
 
 
 class EnvInstaller:
+    """Installs one environment on the hosts of a call. Results go into the context, and nothing is raised for a single
+    host."""
+
     def __init__(self, context: InstallContext, spec: EnvSpec) -> None:
         self.context = context
         self.spec = spec

@@ -69,12 +69,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
+    """An environment to install, and what is known of it on the hosts."""
+
     name: str
+    """Directory of the environment, such as `ipex-2.8-1a2b3c4d`."""
     lock: Lock
     installer: Wheel | None
     """The uv to use; None if nothing is built."""
     record: EnvRecord = field(hash=False)
     interpreters: Mapping[str, str] = field(hash=False)
+    """Host → path of the Python for which it is built."""
     index_answer: IndexAnswer | None = field(default=None, repr=False)
     """None for an older lock, which was read from a host."""
     by_node0: bool = True
@@ -423,7 +427,8 @@ def _last_line(phase: VerifyPhase) -> str:
 
 
 def _no_oneccl_inside(reason: str, record: EnvRecord) -> tuple[str, str]:
-    """The bindings' wheel has neither oneCCL nor Intel MPI inside; the fix adds both to the version table's row."""
+    """Add to the reason that the bindings' wheel has neither oneCCL nor Intel MPI inside; the fix adds both to the
+    version table's row. If the environment has both as packages, only suggest another stack."""
     bindings = record.packages.get("oneccl-bind-pt", "")
     if not bindings or set(record.packages) >= PACKAGES:
         return reason, _other_stack(record)

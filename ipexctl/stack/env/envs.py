@@ -31,10 +31,16 @@ from ipexctl.text import readable
 
 @dataclass(frozen=True, slots=True)
 class EnvsResult(HostResult):
+    """What came of `ipexctl envs` on one host."""
+
     listing: EnvListing | None = None
+    """None unless environments were listed."""
     removed: tuple[str, ...] = ()
+    """Names and directories of environments that are gone."""
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Result of the verification; empty unless one was made."""
     home: str | None = None
+    """Path of ipexctl's home on the host; None if the host has none."""
     foreign: tuple[Owned, ...] = ()
     """Environments of others, which a prune kept."""
 

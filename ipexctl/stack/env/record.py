@@ -106,6 +106,8 @@ def is_requirement(line: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
+    """An environment that exists on some hosts, and these hosts."""
+
     record: EnvRecord
     hosts: tuple[str, ...]
 

@@ -85,6 +85,8 @@ def download_wheels(
 
 
 class Staging:
+    """Brings wheels into the store of one host, from which the other hosts get them."""
+
     def __init__(self, context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
         self._context = context
         self._spec = spec

@@ -101,10 +101,15 @@ NO_PROJECT: Final = ProjectScope()
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
+    """A line of a file, or a requirement from it."""
+
     path: Path
     number: int
+    """Counted from 1; 0 for what a build backend answered."""
     text: str
+    """The requirement or option, without comment and continuation."""
     raw: str
+    """The line as it is in the file."""
 
     def error(self, what: str, part: str = "", fix: str = "") -> FileError:
         """Return the error for this line, with a caret under `part`, or under the first column if the line does not
@@ -123,7 +128,8 @@ class BackendList:
 
     @property
     def backend(self) -> tuple[str, list[str], list[str]]:
-        """The backend's name, what it requires, and where it is imported from."""
+        """Return the backend's name, what it requires, and the directories in the project from which it is imported.
+        Without a backend in pyproject.toml, it is setuptools, as for pip."""
         build = table(parse_toml(TextReader(self.path.parent)(PYPROJECT)), "build-system")
         named = build.get("build-backend")
         if not isinstance(named, str):
@@ -140,6 +146,8 @@ class BackendList:
 
 @dataclass(frozen=True, slots=True)
 class ProjectLines:
+    """What a project file requires."""
+
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
@@ -148,6 +156,7 @@ class ProjectLines:
     """Lines that hosts cannot install."""
     indexes: ProjectIndexes = ProjectIndexes()  # noqa: RUF009  # immutable
     unread: BackendList | None = None
+    """The list that only the build backend can read; None if the text has it all."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -351,7 +360,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
 
 
 def _registries(path: Path, text: str) -> dict[str, str]:
-    """`NAME VERSION` → the index or directory that the lock has it from."""
+    """Return `NAME VERSION` → the index or directory from which the lock has the package."""
     try:
         packages = parse_toml(text).get("package", ())
     except TomlError as error:
@@ -361,8 +370,8 @@ def _registries(path: Path, text: str) -> dict[str, str]:
 
 
 def _workspace_texts(path: Path, project: str, scope: ProjectScope) -> tuple[dict[str, str], list[str]]:
-    """The pyproject.toml of a lock and of each member of its workspace, by relative path, and the packages that the
-    script is part of."""
+    """Return the pyproject.toml of a lock and of each member of its workspace, by relative path, and the package that
+    the script is part of; no package for the root of the workspace, or without a workspace."""
     texts = {PYPROJECT: _with_workspace(project)}
     layout = scope.layout
     if Path(os.path.realpath(layout.root)) != Path(os.path.realpath(path.parent)) or not layout.is_workspace:
@@ -392,8 +401,9 @@ def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str
 
 
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
-    """Packages of a lock, as uv writes them for pip. Runs nothing of the project and queries no index. uv gets copies
-    of both files in a separate directory, because a pyproject.toml above might belong to another account."""
+    """Return the packages of a lock, as uv writes them for pip. This runs nothing of the project and queries no index.
+    uv gets copies of the files in a separate directory, because a pyproject.toml above might belong to another account.
+    """
     uv = uv_here()
     if uv is None:
         raise UserError(f"reading {path} needs uv on the control machine", fix=Fix("`pip install uv`"))
@@ -421,7 +431,7 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
 
 
 def _with_workspace(project: str) -> str:
-    """A pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
+    """Return a pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
     uv = table(parse_toml(project), "tool", "uv")
     return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 

@@ -65,6 +65,8 @@ _MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name 
 
 @dataclass(frozen=True, slots=True)
 class PackageRequest:
+    """Packages and sources of a call, or of some of its files."""
+
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
@@ -76,11 +78,13 @@ class PackageRequest:
     files: tuple[Path, ...] = ()
     """All files that were read, with included ones."""
     indirect: frozenset[str] = frozenset()
+    """Lines for packages that only other packages require."""
     left_out: tuple[str, ...] = ()
     """Lines that hosts cannot install."""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     """Normalized name of a package → sha256 of its files that the lines allow."""
     unread: tuple[BackendList, ...] = ()
+    """Lists that only build backends can read."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -176,7 +180,8 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
 
 
 def _stack_with(project: str, requirement: Requirement) -> str:
-    """The option for the stack with that version, because guides write `pip install NAME==VERSION`."""
+    """Return the option that chooses the stack with the required version, because guides write `pip install
+    NAME==VERSION`; without an exact version, return how to list the stacks."""
     exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
         return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]} instead"
@@ -210,7 +215,7 @@ class _RequirementsReader:
         return found
 
     def read_line(self, line: FileLine, above: tuple[Path, ...] = (), *, constraining: bool = False) -> PackageRequest:
-        """A line that cannot be installed is left out with a note."""
+        """Read one line. A line that cannot be installed is left out with a note."""
         try:
             return self._parse(line, above, constraining=constraining)
         except UserError as error:
@@ -251,7 +256,8 @@ class _RequirementsReader:
         return PackageRequest(lines=(made,), origins=origins, notes=(note,) if note else (), hashes=allowed)
 
     def _left_out(self, line: FileLine, text: str, above: tuple[Path, ...]) -> PackageRequest | None:
-        """What a line stands for that hosts cannot install: the project itself, a repository, a package for GPUs."""
+        """Return what stands in place of a line that hosts cannot install: the requirements of the project itself; only
+        a note for a repository, a path outside the project, or a package for GPUs. None for any other line."""
         place = _url_of(text)
         if _REPOSITORY.match(place):
             name = _name_of_repository(text)
@@ -276,7 +282,8 @@ class _RequirementsReader:
         return None
 
     def _own(self, line: FileLine, file: str, extras: Iterable[str], above: tuple[Path, ...]) -> PackageRequest:
-        """What an own package requires, with its extras, in place of the package."""
+        """Return what a package of the project requires, with its extras, in place of the package. Empty if its file is
+        missing, or is being read already."""
         path = self.scope.layout.root / file
         if path.resolve() in above or not path.is_file():
             return PackageRequest()
@@ -327,13 +334,13 @@ def _source(line: FileLine, name: str, value: str) -> PackageRequest:
 
 
 def _url_of(text: str) -> str:
-    """What follows `NAME @`, or the whole text."""
+    """Return what follows `NAME @`, or the whole text."""
     found = _WITH_URL.match(text)
     return found["url"].strip() if found is not None else text
 
 
 def _name_of_repository(text: str) -> str:
-    """The package of `NAME @ git+URL`, `git+URL#egg=NAME` or the URL's last part."""
+    """Return the package of `NAME @ git+URL` or `git+URL#egg=NAME`, else the last part of the URL."""
     named = _WITH_URL.match(text) or re.search(r"[#&]egg=([A-Za-z0-9][\w.-]*)", text)
     if named is not None:
         return named[1]
@@ -342,7 +349,8 @@ def _name_of_repository(text: str) -> str:
 
 
 def _local_path(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The directory and the extras of `.`, `.[train]`, `./libs/x`, `file:libs/x`."""
+    """Return the directory and the extras of `.`, `.[train]`, `./libs/x`, `file:libs/x`; None if the text is no such
+    path, or names a wheel or an archive."""
     found = re.fullmatch(
         r"(?:file:(?://)?)?(?P<path>\.{1,2}(?:/[^\[\];]*)?|\.?/[^\[\];]*|[\w.-]+(?:/[\w.-]+)*/?)(?:\[(?P<extras>[^]]*)\])?",
         text,

@@ -201,11 +201,15 @@ _LARGE: Final = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LockedStack:
+    """A chosen stack with its lock, and where its wheels come from."""
+
     plan: StackPlan
     lock: Lock
     installer: Wheel
+    """The uv that builds the environment."""
     index_answer: IndexAnswer
     by_node0: bool
+    """True if node0 queried the indexes and made the lock, so that it downloads."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """As in EnvRecord."""
 
@@ -499,7 +503,7 @@ class _Locking:
     def _ask_backend(
         self, asked: BackendList, tree: Path, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel
     ) -> ListReply:
-        """What node0's call of the build backend gives (`node/env/project_list.py`). What the backend needs comes
+        """Return what the build backend answers on node0 (`node/env/project_list.py`). What the backend needs comes
         through the control machine if node0 reaches no index."""
         backend, requires, paths = asked.backend
         if maker.session is self.context.control.session:
@@ -531,8 +535,8 @@ class _Locking:
     def _find_bound(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker
     ) -> tuple[dict[str, NamedWheels], IndexAnswer, bool]:
-        """The wheels of packages with an index of their own, the answer with these indexes added, and whether one of
-        them did not answer."""
+        """Return the wheels of packages with an index of their own, the answer with these indexes added, and whether
+        one of them did not answer."""
         request = self.context.request
         urls = {plain_url(url): url for url in request.sources.urls}
         bindings = [IndexBinding(name, urls.get(url, ""), url) for name, url in self.context.origins.items()]
@@ -755,7 +759,8 @@ class _Locking:
         return HostError(reason, build_fix(self.context.typed, names, maker.name))
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
-        """Packages that --build could not build either: no version that is allowed has a source archive."""
+        """Return the packages that --build could not build either, because no allowed version has a source archive.
+        Empty if the indexes do not answer."""
         ask = partial(query_indexes, maker.session, maker.python, index_answer.sources, names, index_answer.settings)
         try:
             found = ask(sdists=True).availability
@@ -775,8 +780,8 @@ class _Locking:
     def _without_prereleases(
         self, plan: StackPlan, lock: Lock, index_answer: IndexAnswer, maker: LockMaker, left_out: Collection[str]
     ) -> list[str]:
-        """Constraints for packages whose pre-release is in the lock unasked, though they have releases. uv takes one if
-        no release can be installed."""
+        """Return constraints that exclude pre-releases which nobody asked for and which have releases beside them. uv
+        takes a pre-release if no release can be installed."""
         context, request = self.context, self.context.request
         lines = map(
             Requirement, (*plan.requirements, *plan.constraints, *request.env.packages, *request.env.constraints)
@@ -799,7 +804,8 @@ class _Locking:
         return limits + [f"{name}!={each}" for name, each in early if is_prerelease(each)]
 
     def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
-        """The project on the machine that builds it."""
+        """Return how the machine that makes the lock gets the project's files, which are sent to node0 if it is
+        node0."""
         archive: str | StoreFile = str(project.path)
         if maker.session is not self.context.control.session:
             file = StoredFile(sha256_of(project.path), project.path.name, project.path.stat().st_size)
@@ -826,7 +832,7 @@ class _Locking:
         return LockMaker(context.pool.session(host), context.python(host), context.home, uv, host.name, interpreter)
 
     def _store(self) -> StoreClient:
-        """Node0's."""
+        """Return the client of node0's store."""
         context, host = self.context, self.context.first
         location = StoreLocation(host, context.python(host), f"{context.home}/wheels", home=context.home)
         return StoreClient(location, context.pool.session(host))

@@ -44,6 +44,8 @@ _STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, IN
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """An index, a page of links or a directory of wheels."""
+
     kind: Literal["index", "links", "explicit"]
     """`explicit`: an index for the packages that are bound to it."""
     url: str = field(repr=False)
@@ -77,9 +79,13 @@ STACK_SOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswer:
+    """What one machine learned from the sources."""
+
     availability: Availability
     sources: tuple[Source, ...]
+    """Those that answered for all projects."""
     settings: PipSettings
+    """Settings of pip on the machine that asked."""
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """`https://host` → its Authorization header. A secret: never in a log or argv."""
     is_for_node0: bool = False
@@ -291,8 +297,11 @@ _SCHEMA: Final = "ipexctl.indexes/1"
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
+    """What the indexes answered earlier."""
+
     availability: Availability
     at: float
+    """Time of the oldest part of the answer, in seconds since the epoch."""
 
 
 class IndexCache:

@@ -60,6 +60,8 @@ _LEAST: Final = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
+    """A file of a lock, or the uv that installs it."""
+
     name: str
     """As in `intel-extension-for-pytorch`."""
     version: str
@@ -70,6 +72,7 @@ class Wheel:
     url: str | None = None
     """http URL without credentials, or None."""
     path: str | None = None
+    """Path on this machine, for a wheel of a directory or a built one; None for one of an index."""
 
     @property
     def stored_file(self) -> StoredFile:
@@ -98,6 +101,8 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
+    """The exact wheels of an environment."""
+
     python: str
     wheels: tuple[Wheel, ...]
     """Sorted by name."""
@@ -210,9 +215,12 @@ _MAX_WIDTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LockMaker:
+    """The machine that makes a lock, and the uv that it uses."""
+
     session: Session
     python: str
     home: str
+    """Home on that machine; on the control machine, its cache directory."""
     uv: str | Wheel
     """A path on that machine, or a file in its store."""
     name: str = "the control machine"
@@ -457,7 +465,8 @@ def find_bound_wheels(
 
 
 def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], message: str) -> HostError | UserError:
-    """The error for packages that the call's own directories, or one index, have, but not as it is required."""
+    """Return the error for a package that has wheels in the call's own directories, or in its one index, but none that
+    is required."""
     lines = [(line, canonicalize_name(line.name)) for line in map(Requirement, wanted)]
     for line, project in lines:
         name = str(project)

@@ -72,14 +72,22 @@ _LOCALS: Final = ("cpu", None)
 
 @dataclass(frozen=True, slots=True)
 class Target:
+    """What wheels must fit: the same on all hosts."""
+
     python: str
+    """Such as `3.11`."""
     glibc: str
+    """The oldest glibc of the hosts, such as `2.28`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
+    """The wheels that indexes and directories have."""
+
     candidates: Mapping[str, tuple[AvailableWheel, ...]] = field(default_factory=dict, hash=False)
+    """Normalized name of a project → its wheels, in the order of the sources."""
     answered: tuple[str, ...] = ()
+    """Labels of the sources that answered for all projects."""
     failures: tuple[SourceFailure, ...] = ()
     queried: bool = True
     """False: no index was queried, and every published wheel counts as available."""

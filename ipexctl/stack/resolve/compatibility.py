@@ -158,7 +158,7 @@ def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None
 
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
-    """The Python that most hosts have; if several, the newest."""
+    """Return the Python that most hosts have, of those for which the row is built; if several, the newest."""
 
     def having(python: str) -> int:
         return sum(max(1, len(names)) for kind, names in host_groups.items() if kind.pythons and python in kind.pythons)

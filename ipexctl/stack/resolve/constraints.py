@@ -239,8 +239,8 @@ def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpe
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
-    """The row with only these bindings and the torch patches that work with them, or None. A row without IPEX never
-    counts."""
+    """Return the row with only these bindings and the torch patches that work with them; None if it has no such
+    bindings, or no IPEX."""
     builds = tuple(build for build in row.oneccl_builds if _is(oneccl, build.version) and _works(build, row))
     if not builds or not row.ipex:
         return None
@@ -289,7 +289,7 @@ def _oldest_first(versions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The nearest version; for other texts, names with a similar spelling."""
+    """Return the version nearest to a requested one; for another text, names with a similar spelling."""
     ordered = sorted(known, key=version_key, reverse=True)
     if re.fullmatch(r"\d+(\.\d+)+", requested) and ordered:
         wanted = _weight(requested)

@@ -96,8 +96,11 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
+    """What an environment is asked to have: a stack, and packages beside it."""
+
     stack: StackRequest
     packages: tuple[str, ...] = ()
+    """Requirements, such as `peft>=0.17`."""
     constraints: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     """Digests of the lists that build backends have read (`requirement_files.py: digest_of_list`)."""
@@ -120,12 +123,18 @@ Backend = Literal["ccl", "gloo"]
 
 @dataclass(frozen=True, slots=True)
 class StackPlan:
+    """The stack that the resolver chose for all hosts."""
+
     row: StackSpec
     torch: str
+    """Its exact version, with the label of the chosen wheel (`2.8.0+cpu`) if indexes were queried."""
     ipex: str | None
+    """Its exact version; None for a stack without IPEX."""
     oneccl: str | None
+    """Exact version of the bindings; None if the ranks use gloo."""
     python: str
     interpreters: Mapping[str, str] = field(hash=False)
+    """Host → path of its Python of that version."""
     requirements: tuple[str, ...]
     """torch, IPEX, bindings, MPI and OpenMP, such as `impi-rt>=2021.14,<2021.19`."""
     constraints: tuple[str, ...]
@@ -136,6 +145,7 @@ class StackPlan:
     bundled_mpi: str | None = None
     """Version of the Intel MPI inside the bindings, which starts the ranks; None if there is none inside."""
     torch_wheel: AvailableWheel | None = None
+    """The chosen wheel of torch; None if no index was queried."""
     notes: tuple[Reason, ...] = ()
 
     @property

@@ -45,6 +45,8 @@ _PLURAL: Final = {"has": "have", "is": "are", "runs": "run"}
 
 @dataclass(frozen=True, slots=True)
 class QueriedIndexes:
+    """Labels of the indexes that were queried, for messages."""
+
     answered: Names = ()
     failed: Names = ()
 
@@ -58,7 +60,10 @@ class QueriedIndexes:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
+    """A kind of reason, and its fields."""
+
     kind: Callable[..., Text]
+    """The function of this module that words it."""
     fields: Mapping[str, Any] = field(hash=False)
 
     @property

@@ -129,12 +129,15 @@ def missing_mpi(requirement: str, hosts: Mapping[str, Facts], wheels: Availabili
 
 @dataclass(frozen=True, slots=True)
 class Pick:
+    """Builds of a row that fit each other and the hosts."""
+
     row: StackSpec
     torch: str
     ipex: IpexBuild | None
     oneccl: OnecclBuild | None
     target: Target
     wheels: Mapping[str, AvailableWheel]
+    """Project → the chosen wheel; empty if no index was queried."""
 
     @property
     def is_for_cpus(self) -> bool:
@@ -272,7 +275,8 @@ class _Search:
         return pick
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
-        """A maintained CPU torch instead of a newer one with gigabytes of CUDA, unless a torch was named."""
+        """Return a maintained torch for CPUs in place of a newer one with gigabytes of CUDA; None if the chosen one is
+        for CPUs, has IPEX or was named, if no index was queried, or if there is none."""
         if constraints.named or found.row.ipex or found.is_for_cpus or not self.wheels.queried:
             return None
         maintained = {row.name for row in self.table if not (row.ipex or row.retired)}
