@@ -94,11 +94,18 @@ def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
 
 
 class DoctorRequest(NamedTuple):
+    """What a call of doctor asks for."""
+
     rows: tuple[StackSpec, ...]
+    """The version table."""
     node0_of: Callable[[str], Host | None]
+    """ID of a run → its node0, as the control machine recorded it; None if it knows no such run."""
     require: str | None = None
+    """Instruction set that each processor must have; None for any."""
     network: bool = True
+    """False to leave out the check of the network."""
     smoke: bool = False
+    """True to measure hosts and links, too."""
     ipex_use: str = ""
     """Where the project uses IPEX; empty if it does not."""
 

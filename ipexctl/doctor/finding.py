@@ -27,6 +27,8 @@ from ipexctl.stack.resolve.model import StackPlan, Undecided
 
 
 class Recommendation(NamedTuple):
+    """The stack and the settings that doctor suggests for these hosts. A setting is None if no stack runs on them."""
+
     stack: str | None
     """None if no stack runs on these hosts, or if `candidates` has several."""
     candidates: tuple[str, ...]
@@ -38,6 +40,7 @@ class Recommendation(NamedTuple):
     backend: str | None
     iface: str | None
     why: Mapping[str, str]
+    """Name of a field → why it has its value."""
 
 
 def recommend(
@@ -123,13 +126,17 @@ def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class HostReport(NamedTuple):
+    """What doctor says about one host."""
+
     host: Host
     status: HostStatus
     seconds: float
     facts: Facts | None = None
     """Of doctor alone. Unstable: a version may change any of it."""
     findings: tuple[Finding, ...] = ()
+    """Findings about this host alone."""
     reason: str = ""
+    """Why the host failed or could not be reached; empty otherwise."""
     fix: str = ""
     installed: bool | None = None
     """True if the host has an environment that `run` could use; None if unknown."""
@@ -146,15 +153,20 @@ class HostReport(NamedTuple):
 
 
 class ClusterReport(NamedTuple):
+    """What doctor says about several hosts together."""
+
     findings: tuple[Finding, ...] = ()
 
 
 class DoctorReport(NamedTuple):
+    """What doctor says about all hosts."""
+
     hosts: tuple[HostReport, ...]
     cluster: ClusterReport
     recommendation: Recommendation | None
     seconds: float
     network_seconds: float | None = None
+    """Duration of the network check; None if there was none."""
 
     @property
     def exit_code(self) -> int:
@@ -171,10 +183,14 @@ GB: Final = 1 << 30
 
 
 class HostContext(NamedTuple):
+    """What the rules about one host read."""
+
     host: Host
     facts: Facts
     internal: str | None = None
+    """Its address for other hosts; None if none was chosen."""
     others: int = 0
+    """Number of the other hosts that gave facts."""
     node0: bool = False
     is_control: bool = False
     """True for the control machine: its variables come from the caller's shell, not from a login."""
@@ -182,8 +198,11 @@ class HostContext(NamedTuple):
     """Seconds by which the host's clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunLife] = {}
+    """ID of a run → whether it is alive."""
     has_one_session: bool = False
+    """True if sshd allows one session per connection."""
     shell_seconds: float = 0.0
+    """Seconds that the login shell takes to start a command."""
 
     @property
     def name(self) -> str:
@@ -297,10 +316,15 @@ def usable_cores(cpu: Cpu) -> int | None:
 
 
 class ClusterContext(NamedTuple):
+    """What the rules about several hosts read."""
+
     nodes: tuple[HostContext, ...]
     addresses: Mapping[str, HostAddresses]
+    """Host → its addresses; a host with unknown interfaces is missing."""
     iface: str | None = None
+    """Network that the user named; None if the user named none."""
     refusal: Refusal | None = None
+    """Why the hosts have no network in common; None if they have one."""
 
     @property
     def runnable(self) -> tuple[HostContext, ...]:
@@ -338,8 +362,11 @@ Answers = Sequence[tuple[Host, Facts | None]]
 
 
 class RunLife(NamedTuple):
+    """Whether a run is alive, and how that is known."""
+
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
+    """How that is known, as a clause; empty for a live run."""
 
 
 NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"

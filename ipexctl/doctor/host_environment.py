@@ -11,13 +11,20 @@ from ipexctl.node.common.fix import Fix
 
 
 class VariableRule(NamedTuple):
+    """Variables that disturb training, and what to say about them."""
+
     id: str
     level: Level
     pattern: str
+    """Regular expression of their names."""
     message: str
+    """Where `{}` is, the names stand."""
     with_values: bool = False
+    """True to show the values, too."""
     fix: str = "{}"
+    """Where `{}` is, the text stands that removes the variables."""
     harmless: tuple[str, ...] = ()
+    """Names that match and do not count."""
 
 
 _RULES: Final = (
@@ -101,7 +108,8 @@ _RULES: Final = (
 
 
 def _unset(names: list[str]) -> Fix:
-    """Only suggest to remove variables in the user's own files, because other accounts may need those in /etc."""
+    """Return how to find and remove these variables. Only those in the user's own files are to be removed, because
+    other accounts may need those in /etc."""
     search = f"`grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*`"
     return Fix(f"{search} shows where: comment it out in your own login files, and ask root about those in /etc")
 

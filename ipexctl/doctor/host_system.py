@@ -371,7 +371,8 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
 
 
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
-    """A command that kills these processes, after a check that each still belongs to the run: a pid may be reused."""
+    """Return a command that kills these processes, after a check that each still belongs to the run: a pid may be
+    reused."""
     of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/agent[.]zip$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"

@@ -44,6 +44,8 @@ _ALIVE: Final = 0.35
 
 
 class NetworkReport(NamedTuple):
+    """What the network check found."""
+
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     open_outside: frozenset[str] = frozenset()

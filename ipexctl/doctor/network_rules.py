@@ -258,7 +258,8 @@ def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _speed_on(node: HostContext, network: Network, *, training: bool = False) -> int | None:
-    """Speed of a host's interface in the network, 0 if unknown. `training`: only of its training interface."""
+    """Return the speed of a host's interface in the network in Mbit/s, 0 if unknown; None if it has no interface there.
+    `training`: look only at the interface that training would use."""
     nics = node.facts.network.nics
     if training:
         nics = (node.nic,) if node.nic else ()

@@ -24,6 +24,8 @@ ALL_PAIRS_UP_TO: Final = 16
 
 
 class ConnectionResult(NamedTuple):
+    """What came of one connection from a host to another."""
+
     kind: ConnectionKind
     text: str = ""
 
@@ -39,8 +41,12 @@ class ConnectionResult(NamedTuple):
 
 
 class PortListener(NamedTuple):
+    """A host's report on its listener."""
+
     port: int | None
+    """None if the host could not listen."""
     reason: str = ""
+    """Why it could not; empty otherwise."""
 
 
 def parse_listener(event: Reply) -> PortListener | None:

@@ -51,7 +51,10 @@ SLOW_LINK: Final = 0.5
 
 
 class Figure(NamedTuple):
+    """One measurement of a host."""
+
     value: float
+    """Bytes or operations per second."""
     method: str
     """Only figures of the same method are compared."""
     is_busy: bool = False
@@ -59,9 +62,12 @@ class Figure(NamedTuple):
 
 
 class HostSmoke(NamedTuple):
+    """What was measured on one host."""
+
     name: str
     figures: Mapping[Measurement, Figure] = {}
     missing: tuple[str, ...] = ()
+    """Why measurements are missing; empty if none is."""
 
     @property
     def speeds(self) -> ProductSpeeds | None:
@@ -74,13 +80,20 @@ class HostSmoke(NamedTuple):
 
 
 class LinkSmoke(NamedTuple):
+    """What was measured of the link from node0 to one host."""
+
     name: str
     round_trip: float | None = None
+    """Seconds; None if not measured."""
     bits: float | None = None
+    """Bits per second; None if not measured."""
     reason: str = ""
+    """Why it was not measured; empty if it was."""
 
 
 class SmokeReport(NamedTuple):
+    """What `doctor --smoke` measured, and the findings about it."""
+
     findings: tuple[Finding, ...] = ()
     hosts: tuple[HostSmoke, ...] = ()
     links: tuple[LinkSmoke, ...] = ()

@@ -182,7 +182,8 @@ def _replaced(env: Env) -> Finding | None:
 
 
 def _mpi_mismatch(env: Env) -> Finding | None:
-    """Only oneCCL 2021.15 is known to need the Intel MPI of its own version."""
+    """Warn of oneCCL 2021.15 with another Intel MPI; return None for other versions, because only this one is known to
+    need its own."""
     if minor_of(env.oneccl) != (2021, 15) or minor_of(env.mpi) in (None, (2021, 15)):
         return None
     return Finding(
