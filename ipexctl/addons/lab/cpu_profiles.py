@@ -84,6 +84,8 @@ ARM: Final = "aarch64"
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
+    """A kind of machine that a lab's host can imitate."""
+
     name: str
     model_name: str
     family: int
@@ -102,11 +104,14 @@ class CpuProfile:
     flags: str
     numa_per_socket: int = 1
     threads: int = 2
+    """Threads per core."""
     vendor: str = "GenuineIntel"
     arch: str = X86
     l1d: int = 32
+    """KB per core."""
     l1i: int = 32
     l3_cores: int = 0
+    """Cores that share an L3 cache; 0 for all cores of a socket."""
     far: int = 21
     """NUMA distance to the other socket."""
     address_sizes: str = "46 bits physical, 48 bits virtual"
@@ -195,6 +200,8 @@ def find_cpu_profile(name: str) -> CpuProfile:
 
 @dataclass(frozen=True, slots=True)
 class CpuSpec:
+    """One CPU of a profile, as Linux numbers it."""
+
     number: int
     socket: int
     core: int
@@ -280,6 +287,8 @@ _SAME_SOCKET: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Tree:
+    """Files and links to make, by their paths below a directory."""
+
     files: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
 

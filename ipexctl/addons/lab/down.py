@@ -25,12 +25,14 @@ from ipexctl.node.uninstall import FileGroup
 
 @dataclass(frozen=True, slots=True)
 class RemovedLabs:
+    """Labs that were removed, and how many hosts they had."""
+
     labs: tuple[str, ...]
     hosts: int = 0
 
 
 def labs_left() -> Iterator[FileGroup]:
-    """Labs of this account that `ipexctl uninstall` lists as remaining on the control machine."""
+    """Yield the labs of this account, which `ipexctl uninstall` lists as remaining on the control machine."""
     names = lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ()
     if labs := [name for name in names if is_of_this_account(lab_record.LABS / name)]:
         fix = Fix(f"{', '.join(labs)}; others may use them: `ipexctl lab list`")
@@ -67,7 +69,8 @@ def remove_abandoned() -> RemovedLabs:
 
 
 def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> RemovedLabs:
-    """`unless_changed`: labs to remove as remains, unless a new lab has taken the name since."""
+    """Remove these labs. `unless_changed`: those that are removed as remains, unless a new lab has taken the name
+    since."""
     removed, hosts = [], 0
     for name in names:
         with lab_lock(name):

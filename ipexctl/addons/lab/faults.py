@@ -23,28 +23,37 @@ ALL_INTERFACES: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class Argument:
+    """An argument of a fault."""
+
     name: str
     default: str
     parse: Callable[[str], str]
+    """Text → the value for the script. Raises a ValueError that says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """A fault that a host of a lab can have."""
+
     name: str
     summary: str
     arguments: tuple[Argument, ...] = ()
     clashes: str = ""
     """A host can have only one fault of the same value. Empty: no limit."""
     program: str = ""
+    """Program that the script needs; empty if it needs none."""
     package: str = ""
     """Debian package of `program`."""
     script: str = ""
+    """Name of the script, if it is not the fault's."""
     on_interface: bool = False
+    """True if its last argument is an interface."""
     in_home: bool = False
     """The fault writes to the homes, so they must be writable when it is injected and removed."""
     at_switch: bool = False
     """The script also works on the switch's end of the link."""
     in_host: bool = True
+    """False if the script works only on the switch's end of the link."""
 
     @property
     def usage(self) -> str:
@@ -210,6 +219,8 @@ _READ_ONLY_FAULTS: Final = ("full-disk", "read-only-home")
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One call of a fault's script."""
+
     argv: tuple[str, ...]
     in_host: bool
 
@@ -328,7 +339,8 @@ def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
 
 
 def _reload(host: LabHost) -> tuple[Lab, LabHost]:
-    """Lab and host as on disk, because the caller's values may be older."""
+    """Return lab and host as they are on disk, because the caller's values may be older. Raises a UserError if the lab
+    is gone."""
     lab = lab_record.load(host.lab)
     current = lab.host(host.name) if lab else None
     if lab is None or current is None:

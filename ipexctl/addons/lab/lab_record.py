@@ -33,8 +33,11 @@ exited; unreadable: this version can't read the record.
 
 @dataclass(frozen=True, slots=True)
 class FoundLab:
+    """A lab as it is found on this machine, in any condition."""
+
     name: str
     lab: Lab | None
+    """Its record; None if there is none that can be read."""
     maker_is_gone: bool = False
     """True if it is known: the record names a process of this machine, which has exited."""
 
@@ -121,17 +124,23 @@ def netns_name(lab: str, node: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabHost:
+    """A host of a lab."""
+
     lab: str
+    """Name of the lab."""
     name: str
     address: str
     """Address as seen from the control machine; through the bastion if there is one."""
     internal: str | None
+    """Address in the second network; None if the lab has none."""
     user: str
     home: str
     cpu_profile: str | None = None
+    """Name of the profile that it imitates; None for the machine's own CPU."""
     is_bastion: bool = False
     behind_bastion: bool = False
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Name of an active fault → its arguments."""
 
     @property
     def netns(self) -> str:
@@ -151,16 +160,21 @@ class LabHost:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
+    """A lab, as lab.json records it."""
+
     name: str
     block: int
+    """Third number of its IPv4 addresses; the next number belongs to it, too."""
     hosts: tuple[LabHost, ...]
     """Hosts in hostfile order, without the bastion."""
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True
+    """True if the hosts can resolve each other's names."""
     slurm: bool = False
     """The first host is Slurm's controller and login host, the others are compute nodes."""
     ready: bool = False
+    """False until the lab is complete, and again once it is removed."""
     maker: ProcessIdentity | None = None
     """Process that makes or removes the lab, or did. None in older records."""
     temporary: bool = False

@@ -73,8 +73,12 @@ CGROUP_CONF: Final = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
+    """What each host needs for Slurm."""
+
     files: Mapping[str, str]
+    """Path below /etc → text."""
     environment: Mapping[str, str]
+    """Variables for `node.sh`."""
 
 
 def prepare(lab: Lab) -> HostParts:
@@ -109,7 +113,8 @@ def download_packages(directory: Path) -> bool:
 
 
 def _own_python() -> dict[str, str]:
-    """ipexctl's interpreter and packages for `node.sh`; empty if the hosts can't see these files."""
+    """Return variables for `node.sh` with ipexctl's interpreter and packages; empty if the hosts can't see these
+    files."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     candidates = (Path(sys.executable).resolve(), Path("/usr/bin", version))
     python = next((path for path in candidates if str(path).startswith(_SHARED_TREES) and path.exists()), None)

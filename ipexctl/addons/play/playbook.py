@@ -374,6 +374,8 @@ Step = Task | Block | Flush
 
 @dataclass(frozen=True, slots=True)
 class Play:
+    """A play as written."""
+
     name: str
     position: Position
     hosts: str
@@ -404,6 +406,8 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
+    """A playbook as written, with the files that it includes."""
+
     path: Path
     shown: str
     """Its name in messages."""
