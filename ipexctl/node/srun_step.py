@@ -53,6 +53,8 @@ _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 
 
 class ControlPort(NamedTuple):
+    """Where the control machine listens, and how it is recognized."""
+
     address: str
     port: int
     token: str
@@ -323,7 +325,8 @@ class _FrameSource:
         self._frames: list[tuple[bytes, bytes]] = []
 
     def next(self) -> tuple[bytes, bytes]:
-        """The next frame. Raises an OSError at the end of the connection, and a FrameError for an invalid frame."""
+        """Return the next frame. Raises an OSError at the end of the connection, and a FrameError for an invalid
+        frame."""
         while not self._frames:
             data = self._conn.recv(_READ)
             if not data:

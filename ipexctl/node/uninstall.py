@@ -49,8 +49,12 @@ class FileGroup(NamedTuple):
 
 
 class HomeReply(NamedTuple):
+    """What is in a home, and what an uninstall removes or keeps of it."""
+
     logins: bool
+    """True if the home contains a directory `ssh`."""
     live: tuple[str, ...]
+    """Runs that are alive."""
     starting: tuple[str, ...]
     """Runs that have files here and may still start."""
     over: tuple[str, ...]
@@ -78,6 +82,8 @@ class UninstallRequest(RemovalRequest):
 
 
 class Part(ABC):
+    """A part of a home in which files of runs may be: a run, a project's tree, or a directory of results."""
+
     def __init__(self, path: bytes) -> None:
         self.path = path
 
@@ -99,6 +105,8 @@ class Part(ABC):
 
 
 class TreePart(Part):
+    """The tree of a project, into which runs may have written."""
+
     def __init__(self, home: str, name: str) -> None:
         match = TREE.fullmatch(name)
         assert match is not None
@@ -130,12 +138,14 @@ class TreePart(Part):
 
 
 class RunPart(Part):
+    """The directory of a run."""
+
     def __init__(self, home: str, name: str) -> None:
         self.name = name
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
 
     def liveness(self) -> Liveness:
-        """Liveness of the run by its files. Processes on this host are checked elsewhere."""
+        """Return whether the run is alive, by its files. Processes on this host are checked elsewhere."""
         rundir = os.fsdecode(self.path)
         try:
             stored = read_document(f"{rundir}/status.json")
@@ -156,6 +166,8 @@ class RunPart(Part):
 
 
 class ResultsPart(Part):
+    """A directory of results of runs."""
+
     def __init__(self, path: str) -> None:
         super().__init__(os.fsencode(path))
 
@@ -165,6 +177,8 @@ class ResultsPart(Part):
 
 
 class HomeContents:
+    """What is in a home. Its runs, trees and results are listed once, when this object is made."""
+
     def __init__(self, request: UninstallRequest) -> None:
         self.home, self.request = home_of(request), request
         self.takes_results, self.ended = request["results"], list(request["ended"])
