@@ -21,6 +21,8 @@ YES, NO, SILENT = "+", "-", "?"
 
 
 class Round:
+    """One question to all ranks of a group: whether all take part."""
+
     def __init__(self, store: Any, rank: int, size: int, name: str, timeout: float = PATIENCE) -> None:
         self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
         self._timeout = timeout

@@ -88,6 +88,8 @@ class _Pending:
 
 
 class Channel:
+    """Sums tensors over the ranks of a host in shared memory; see the beginning of this module."""
+
     def __init__(
         self,
         segments: Sequence[Segment],
@@ -292,7 +294,8 @@ class Channel:
             pending.future.set_result(pending.tensor)
 
     def _slots(self, number: int) -> list[int]:
-        """Each rank's slot of a piece that all ranks have written. Raises a RuntimeError if their tensors differ."""
+        """Return each rank's slot of a piece that all ranks have written. Raises a RuntimeError if their tensors
+        differ."""
         words = [segment.pieces[number % MOST_PIECES] for segment in self._segments]
         own = words[self.place] >> 8
         for word in words:

@@ -509,7 +509,8 @@ def _replace_kernels() -> Any:
 
 
 def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile would compile a kernel that a compiled model calls. To prevent it takes time at each call."""
+    """Return the kernel so that torch.compile does not compile it with a model that calls it. Preventing that takes
+    time at each call, so it is done only while something is compiled."""
     disabled = torch._disable_dynamo(kernel)
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: disabled)
 

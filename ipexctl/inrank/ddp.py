@@ -32,6 +32,8 @@ SAMPLES = 4096
 
 
 class Gradients:
+    """The state of the communication hook of one model."""
+
     def __init__(self, model: Any, shared: SharedAllReduce, group: Any, ranks: Ranks) -> None:
         self._model = weakref.ref(model)  # the reducer, owned by the model, owns this object
         self._shared, self._group, self._ranks = shared, group, ranks
@@ -76,7 +78,8 @@ class Gradients:
         return future
 
     def _check_sums(self) -> None:
-        """All ranks get the same bits. An undefined value may have several."""
+        """Compare the sums with other ranks at some exchanges. All ranks get the same bits; an undefined value may have
+        several, so it counts as 0."""
         self._exchanges += 1
         if self._exchanges % CHECKED and self._exchanges & (self._exchanges - 1):
             return
@@ -86,8 +89,8 @@ class Gradients:
         self._ranks.check_sums(value, self._exchanges)
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
-        """Rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets after the
-        first backward pass; then the losses of the old ones are dropped."""
+        """Return the rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets
+        after the first backward pass; then the losses of the old ones are dropped."""
         if self._shared.between is None or self._shared.between.codec is None:
             return None
         parameters = tuple(map(id, bucket.parameters()))
@@ -202,7 +205,8 @@ def reason_against(model: Any, group: Any) -> str:
 
 
 def _missing_name(model: Any) -> str:
-    """First name that this code needs and torch does not have. Using it would raise from the script's own calls."""
+    """Return the first name that this code needs and torch does not have; empty if it has all. Using it would raise
+    from the script's own calls."""
     needed = (
         (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
         (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),
@@ -229,7 +233,7 @@ def backend_of(group: Any) -> Any:
 
 
 def _wire() -> str:
-    """Encoding between hosts, from the environment. `connect` checks that all ranks have the same."""
+    """Return the encoding between hosts, from the environment. `connect` checks that all ranks have the same."""
     mode = os.environ.get("IPEXCTL_WIRE", "fp32")
     if mode not in MODES:
         raise OffError(f"IPEXCTL_WIRE is none of {', '.join(MODES)}")

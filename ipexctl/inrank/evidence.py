@@ -158,7 +158,8 @@ class TrainingEvidence:
         """Those that no backward has followed yet."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
-        """`models`: all models in DistributedDataParallel."""
+        """Look at the gradients and parameters before an optimizer's step. `models`: all models in
+        DistributedDataParallel."""
         fields = self.fields
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         parameters = parameters_of(optimizer) if is_looked_at(count) else []
@@ -248,7 +249,8 @@ class TrainingEvidence:
                 return
 
     def note_models(self, models: Sequence[Any]) -> None:
-        """DDP counts the forward passes that prepare an exchange, from the second on."""
+        """Note the process group of the models, and whether DDP exchanges their gradients. DDP counts the forward
+        passes that prepare an exchange, from the second on."""
         fields = self.fields
         fields["models"] = len(models)
         for model in models:
@@ -299,7 +301,8 @@ class TrainingEvidence:
         self._input = hash_of([*tensors_in(values)][:TENSORS])
 
     def before_backward(self, loss: Any, nodes: Iterator[Any]) -> None:
-        """`nodes`: of its graph."""
+        """Note the loss and the inputs of a backward. `loss`: None if it is not one number on the CPU. `nodes`: of the
+        graph of the backward."""
         fields = self.fields
         fields["backwards"] += 1
         fields["is_bypassed"] = fields.get("is_bypassed", False) or not self._prepared
@@ -320,7 +323,8 @@ class TrainingEvidence:
         self.fields["all_losses"] = zlib.crc32(struct.pack("d", value), self.fields.get("all_losses", 0))
 
     def _read_graph(self, nodes: Sequence[Any]) -> None:
-        """Most loss functions save the target that they compare with."""
+        """Note whether the graph may contain an exchange, and whether its target differs from the last one. Most loss
+        functions save the target that they compare with."""
         fields = self.fields
         fields["is_joint"] = fields["is_joint"] or any(map(may_exchange, nodes))
         if not self._weights:
@@ -338,14 +342,16 @@ class TrainingEvidence:
             self._left = [(weakref.ref(each), version_of(each.grad)) for each in some]
 
     def _check_left(self) -> None:
-        """A script clears gradients between a step and the next backward, or scales them to use them again."""
+        """Note whether the script has changed the gradients since the last step or backward: a script clears them, or
+        scales them to use them again."""
         now = [(before, getattr(parameter(), "grad", None)) for parameter, before in self._left]
         if any(gradient is None or version_of(gradient) != before for before, gradient in now):
             self.fields["is_written"] = True
         self._left = []
 
     def _check_kept(self) -> None:
-        """Before the first backward after a step, its gradient has to be as it was."""
+        """Forget the kept gradient unless it is as it was at the last step. Only the first backward after the step is
+        preceded by this check."""
         if self._kept is not None and not self._is_interval:
             gradient = getattr(self._kept[0](), "grad", None)
             if not is_plain(gradient) or bool((sample_of(gradient) != self._kept[1]).any()):
@@ -354,8 +360,8 @@ class TrainingEvidence:
         self._is_interval = True
 
     def _check_growth(self) -> None:
-        """After that backward, the gradient is another one only if the backward added to it. A script that keeps fp32
-        copies of its weights gives these their gradients later."""
+        """Forget the kept gradient unless that backward has added to it. A script that keeps fp32 copies of its weights
+        gives these their gradients later."""
         if self._is_grown and self._kept is not None:
             gradient = getattr(self._kept[0](), "grad", None)
             if not is_plain(gradient) or not bool((sample_of(gradient) != self._kept[1]).any()):
@@ -420,7 +426,7 @@ class TrainingEvidence:
 
 
 def rows_of(dataset: Any) -> int:
-    """Hash of a dataset's rows; 0 for one of another kind."""
+    """Return a hash of a dataset's rows; 0 for a dataset of another kind."""
     if isinstance(getattr(dataset, "tensors", None), tuple):
         return hash_of([*dataset.tensors])
     chosen = getattr(dataset, "indices", None)
@@ -456,13 +462,13 @@ def version_of(gradient: Any) -> tuple[int, int]:
 
 
 def sample_of(tensor: Any) -> Any:
-    """Elements of a dense tensor in the order of its memory, because `reshape` would copy some tensors."""
+    """Return some elements of a dense tensor in the order of its memory, because `reshape` would copy some tensors."""
     size = tensor.numel()
     return tensor.detach().as_strided((min(size, SPREAD),), (max(1, size // SPREAD),), tensor.storage_offset())
 
 
 def measure_of(tensors: Sequence[Any]) -> float:
-    """A number that rounding hardly changes, and other values do: the sum of the logarithms of mean sizes."""
+    """Return a number that rounding hardly changes, and other values do: the sum of the logarithms of mean sizes."""
     some = tensors[:: 1 + (len(tensors) - 1) // MEASURED]
     some = [each for each in some if each.numel() and each.device.type == "cpu"]
     samples = [sample_of(each).double() for each in some]
@@ -498,7 +504,8 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:
 
 
 def size_in(value: Any) -> int:
-    """Numbers in a tensor, or in all of a list of any depth. accelerate sends torch's random state."""
+    """Return how many numbers are in a tensor, or in all tensors of a list of any depth. torch's random state, which
+    accelerate sends, counts as 0."""
     if hasattr(value, "numel"):
         size = int(value.numel())
         return 0 if size == RANDOM_STATE else size

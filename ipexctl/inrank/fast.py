@@ -105,7 +105,8 @@ def _noting_second_derivatives(grad: Callable[..., Any], lever: ActingLever) -> 
 
 
 def _runs_as_it_is(torch: Any, lever: ActingLever) -> Callable[[Any], bool]:
-    """A function that is true for a model to leave alone; tells the user why if the script chooses its precision."""
+    """Return a function that is True for a model to leave alone. It tells the user why if the script chooses its
+    precision."""
     is_autocasting = functools.partial(torch.is_autocast_enabled, "cpu")
     if not is_new_enough(torch.__version__, (2, 4)):
         is_autocasting = torch.is_autocast_cpu_enabled

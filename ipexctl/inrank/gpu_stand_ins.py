@@ -128,6 +128,8 @@ def memory_of_host() -> tuple[int, int]:
 
 
 class MemoryStats(dict):  # type: ignore[type-arg]
+    """Statistics of memory by torch's names: those of the process, and 0 for all others."""
+
     def __missing__(self, name: str) -> int:
         if name.endswith(".peak"):
             return memory_peak()

@@ -46,6 +46,8 @@ Kind = Optional[tuple]  # type: ignore[type-arg]  # Python 3.8 cannot subscript 
 
 
 class Product(NamedTuple):
+    """A kind of product: torch's kernel, the widened one, and how to compare them."""
+
     own: Callable[..., Any]
     """torch's own kernel, for all types."""
     wide: Callable[..., Any]
@@ -110,7 +112,8 @@ def without_sum(wide: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def widened(own: Callable[..., Any], kept: int | None = None) -> Callable[..., Any]:
-    """A kernel for half tensors that calls one for fp32. `kept`: result that the kernel for half has in fp32, too."""
+    """Return a kernel for half tensors that calls one for fp32. `kept`: position of a result that the kernel for half
+    has in fp32, too; None if there is none."""
 
     def to_fp32(value: Any) -> Any:
         return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
@@ -264,6 +267,8 @@ def measure_gain(product: Product, dtype: Any, kind: Any) -> float:
 
 
 class HalfMath:
+    """Decides for each half type, and for each kind of product, which kernel is used."""
+
     def __init__(self, mode: str) -> None:
         self._mode = mode
         self._slow: set[Any] = set()
@@ -305,7 +310,7 @@ class HalfMath:
                 self._library.impl(name, self._kernel(name, product), product.key)
 
     def _gain(self, name: str, product: Product, dtype: Any, kind: tuple[Any, ...]) -> float:
-        """How many times as long torch's kernel takes; 0 if it cannot be told."""
+        """Return how many times as long torch's kernel takes; 0 if it cannot be told."""
         key = (name, dtype, *kind)
         if key not in self._gains:
             threads = torch.get_num_threads()
@@ -334,7 +339,7 @@ class HalfMath:
 
 
 def watch_half_types(module: Any) -> None:
-    """Meet a type where a module is called with it, or an autocast entered."""
+    """Measure a half type once a module is called with it, or an autocast to it is entered. `module`: torch."""
     own, model, autocast = HalfMath(os.environ.get(VARIABLE, "")), module.nn.Module, module.autocast
     compiler = module.compiler if is_new_enough(module.__version__, COMPILER) else module._utils
     call, enter = model.__call__, autocast.__enter__

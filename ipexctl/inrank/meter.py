@@ -338,6 +338,8 @@ class StepCounter:
 
 
 class Meter:
+    """The step meter of this process. The hooks call its methods."""
+
     def __init__(self, path: str) -> None:
         self.is_on = True
         self.counter = StepCounter()
@@ -400,7 +402,7 @@ class Meter:
             self.turn_off()
 
     def _gradients(self) -> int:
-        """Bytes of all models' gradients in units of 65,536, rounded up."""
+        """Return the bytes of all models' gradients in units of 65,536, rounded up."""
         return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
 
     def on_backward(self, tensors: Any) -> bool:
@@ -557,7 +559,7 @@ class Meter:
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
 
     def _reason_of(self, name: str) -> str:
-        """Why a lever did not act, if it does not know better."""
+        """Return why a lever did not act, for a lever that noted no reason."""
         if name != "fused_optimizer":
             return "no model with fp32 parameters was called" if name == "autocast" else "no model was wrapped"
         names = " and ".join(sorted(self._optimizers)[:4])
@@ -593,7 +595,8 @@ class Meter:
             self._inf_since = self._inf_since or step
 
     def _find_group(self, fewest: int = ALONE_STEPS) -> None:
-        """`fewest`: steps from which a rank without a group trains alone."""
+        """Note how many ranks train together, and whether this rank exchanges anything. `fewest`: steps from which a
+        rank without a group trains alone."""
         found = size_of_group()
         self._largest = max(self._largest, found)
         if self.counter.steps < fewest:

@@ -56,6 +56,8 @@ PRODUCTS = {
 
 
 class Event(NamedTuple):
+    """An event of the profiler, with times in nanoseconds."""
+
     name: str
     begin: int
     end: int
@@ -71,6 +73,8 @@ class Event(NamedTuple):
 
 
 class Parts(NamedTuple):
+    """Nanoseconds of each part of a window."""
+
     data: int
     forward: int
     backward: int
@@ -83,8 +87,12 @@ class Parts(NamedTuple):
 
 
 class Operators(NamedTuple):
+    """What the operators of a window did."""
+
     rows: list[dict[str, Any]]
+    """The operators with most time, as the document has them."""
     flops: int
+    """Floating-point operations of all products."""
     dtype: str
     """The type in which most of them are."""
     products: int
@@ -189,7 +197,8 @@ def is_work(event: Event) -> bool:
 
 
 def _open(events: Iterable[Event], own: Iterable[Event], thread: int | None) -> list[tuple[int, int]]:
-    """From the end of the operator that queued a collective: a thread of the backend may begin it later."""
+    """Return when collectives were under way, from the end of the operator that queued each: a thread of the backend
+    may begin it later."""
     queued = sorted(event.end for event in own if COLLECTIVE.match(event.name))
     found = []
     for event in events:
@@ -200,7 +209,7 @@ def _open(events: Iterable[Event], own: Iterable[Event], thread: int | None) -> 
 
 
 def _top_level(own: Sequence[Event]) -> tuple[list[Event], dict[int, int]]:
-    """The outermost events, and for each event the index of the one around it. Named ranges do not count."""
+    """Return the outermost events, and for each event the index of the one around it. Named ranges do not count."""
     tops: list[Event] = []
     places: dict[int, int] = {}
     for place, event in enumerate(own):
@@ -232,8 +241,9 @@ def _backward(tops: Sequence[Event], data: Spans) -> list[tuple[int, int]]:
 def _forward(
     own: Sequence[Event], tops: Sequence[Event], top_of: dict[int, int], backward: Spans, others: Sequence[Spans]
 ) -> list[tuple[int, int]]:
-    """From the first to the last operator that a node names by its sequence number, without the other parts between.
-    An operator that is not differentiated has the next number, so the last one before the node counts."""
+    """Return the forward passes: from the first to the last operator that a node names by its sequence number, without
+    the other parts between. An operator that is not differentiated has the next number, so the last one before the node
+    counts."""
     begins = [begin for begin, _ in backward]
     last: dict[tuple[int, int], int] = {}
     matched = set()

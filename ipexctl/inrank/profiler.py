@@ -71,6 +71,8 @@ class SteppedMeter(Protocol):
 
 
 class StepProfiler:
+    """Profiles some steps of a script, and then puts everything back."""
+
     def __init__(self, own: SteppedMeter, path: str, start: int = 0) -> None:
         """`start`: the step after which a live run is profiled; 0 with `run --profile`."""
         self.meter, self._path = own, path
@@ -111,7 +113,7 @@ class StepProfiler:
             self.run_guarded(self._on_step)
 
     def run_guarded(self, action: Callable[[], None]) -> None:
-        """The script trains on without a profile if this fails."""
+        """Do something; if it fails, end the profile and let the script train on."""
         try:
             action()
         except Exception as error:  # noqa: BLE001
@@ -193,7 +195,7 @@ class StepProfiler:
         self._edges = [time.time_ns()]
 
     def _stop(self) -> Any:
-        """The results of the window, whose end the caller has noted in `_edges`."""
+        """Stop the profiler and return its results. The caller has noted the end of the window in `_edges`."""
         profile, self._profile = self._profile, None
         self._cpu, before, now = time.process_time() - self._cpu, self._thread, thread_times()
         self._thread = (now[0] - before[0], now[1] - before[1]) if now is not None and before is not None else None
@@ -305,7 +307,8 @@ class StepProfiler:
         return name
 
     def _measure_peak(self, dtype: str) -> tuple[float, float]:
-        """FLOP/s of the fastest matrix product, and how many times slower the median one of its size was."""
+        """Return the FLOP/s of the fastest matrix product, and how many times slower the median one of its size was;
+        zeros for an unknown type."""
         torch = self._torch
         types = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
         if dtype not in types:
@@ -471,7 +474,7 @@ def _put_around(profiler: StepProfiler) -> None:
 
 
 def watch_profilers(module: Any) -> None:
-    """Notice a profiler that the script makes."""
+    """Give way to each profiler that the script makes from now on. `module`: one of torch that has profilers."""
     for name in ("profile", "_KinetoProfile"):
         kind = getattr(module, name, None)
         if isinstance(kind, type) and kind not in _watched:

@@ -83,7 +83,8 @@ class Ranks(NamedTuple):
             raise OffError(off)
 
     def gathered(self, value: Any, timeout: float = 0.0) -> list[Any]:
-        """Each rank's value, which is JSON, through the group's own connections."""
+        """Return each rank's value, which is JSON, through the group's own connections. Raises a DisagreementError if
+        not all ranks answer."""
         wire, room = json.dumps(value, separators=(",", ":")).encode(), FRAME - HEAD.size
         try:
             timeout = timeout or BUILDING
@@ -103,7 +104,7 @@ class Ranks(NamedTuple):
             raise DisagreementError(f"ipexctl: {text}: {why}; fix: {self.advice}") from None
 
     def _all_gather(self, message: bytes, size: int, timeout: float) -> list[bytes]:
-        """Each rank's message, padded to so many bytes."""
+        """Return each rank's message, padded to so many bytes."""
         own = torch.frombuffer(bytearray(message.ljust(size, b"\0")), dtype=torch.uint8)
         rows = [torch.empty_like(own) for _ in range(self.size)]
         self.backend.allgather([rows], [own]).wait(timedelta(seconds=timeout))
@@ -134,6 +135,8 @@ def limit_of(group: Any) -> Callable[[], float]:
 
 
 class SharedAllReduce:
+    """Sums tensors over all ranks of a process group: in shared memory on a host, and between hosts."""
+
     def __init__(self, channel: Channel, between: Between | None) -> None:
         self.channel, self.between = channel, between
 
@@ -302,7 +305,8 @@ def boot_id() -> str:
 
 
 def _hosts(mapped: Sequence[Mapping[str, Any]], offers: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """The same table on all ranks, because all have the same values."""
+    """Return the ranks of each host. The table is the same on all ranks, because all have the same values. Raises an
+    OffError if the ranks can't be connected this way."""
     wires = {offer["wire"] for offer in offers}
     if len(wires) > 1:
         raise OffError("the ranks have different values of IPEXCTL_WIRE")
@@ -334,7 +338,7 @@ def _mapped(rank: int, offers: Sequence[Mapping[str, Any]], size: int) -> dict[i
 
 
 def _map(offer: Mapping[str, Any], size: int) -> Segment | None:
-    """Segment of another rank; None if the other rank's process is not visible from here."""
+    """Return the segment of another rank; None if the other rank's process is not visible from here."""
     number = open_memfd(offer["pid"], offer["number"])
     if number is None:
         return None

@@ -43,6 +43,8 @@ IDLE_LIMIT = 1.0
 
 
 class Piece(NamedTuple):
+    """A part of a call that fits into a slot."""
+
     size: int
     """Elements, as all ranks have it."""
     write: Callable[[Any], None] | None
@@ -54,6 +56,8 @@ class Piece(NamedTuple):
 
 
 class Collective:
+    """One call of a collective."""
+
     __slots__ = (
         *("copies", "dtype", "error", "first", "future", "kind"),
         *("limit", "pieces", "read", "record", "work", "written"),
@@ -82,6 +86,8 @@ class Collective:
 
 
 class SharedGroup:
+    """The shared memory of a process group whose ranks are all on one host."""
+
     def __init__(self, members: Members, timeout: Callable[[], float]) -> None:
         self.place, self.size = members.place, len(members.segments)
         """Among the ranks of this host."""
@@ -148,7 +154,7 @@ class SharedGroup:
             raise call.error
 
     def finish_oldest(self) -> bool:
-        """Finish the oldest call; False if there is none."""
+        """Finish the oldest call; return False if there is none."""
         while True:
             with self._lock:
                 if not self._queue:
@@ -243,7 +249,7 @@ class SharedGroup:
             call.read += 1
 
     def _slots(self, dtype: Any, number: int) -> list[Any]:
-        """Each rank's slot of a piece."""
+        """Return each rank's slot of a piece."""
         key = dtype, number % SLOTS
         found = self._views.get(key)
         if found is None:
@@ -277,7 +283,7 @@ def _finish_calls(reference: Any, todo: threading.Event) -> None:
 
 @atexit.register
 def _wait_until_idle() -> None:
-    """Python would end a thread inside torch, which aborts the process."""
+    """Wait until no thread of a group copies: Python would end such a thread inside torch, which aborts the process."""
     until = time.monotonic() + IDLE_LIMIT
     while any(group.pid == os.getpid() and not group.is_idle for group in _groups) and time.monotonic() < until:
         time.sleep(0.001)

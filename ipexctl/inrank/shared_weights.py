@@ -46,9 +46,12 @@ _told: set[str] = set()
 
 
 class Weight(NamedTuple):
+    """A frozen parameter of a model."""
+
     name: str
     parameter: Any
     size: int
+    """Bytes."""
 
     @property
     def memory(self) -> memoryview:

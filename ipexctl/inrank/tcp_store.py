@@ -41,8 +41,12 @@ _pid = os.getpid()
 
 
 class Connection(NamedTuple):
+    """A TCP socket of this process."""
+
     number: int
+    """Its descriptor."""
     socket: str
+    """What the descriptor leads to, by which a closed and reused descriptor is noticed."""
     local: tuple[str, int]
     peer: tuple[str, int] | None
     """None for a socket that listens or is not connected."""

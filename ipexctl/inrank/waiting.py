@@ -54,6 +54,8 @@ def awaited_key(place: int, counter: int) -> int:
 
 
 class Waiter:
+    """Waits for the counters of the other ranks of a host, and raises this rank's own."""
+
     def __init__(
         self, own: Segment, segments: Sequence[Segment], peers: Sequence[Peer], timeout: Callable[[], float]
     ) -> None:

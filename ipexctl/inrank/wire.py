@@ -19,6 +19,8 @@ _TOP = 127.0
 
 
 class Bf16:
+    """Values as bf16, two bytes each."""
+
     itemsize, has_feedback = 2, False
 
     @staticmethod
@@ -69,7 +71,7 @@ CODECS: dict[str, Codec] = {"bf16": Bf16(), "int8": Int8()}
 
 
 def _blocks(values: Any, wire: Any) -> list[Any]:
-    """Values, scales and codes of the full blocks together, and of the last, shorter block."""
+    """Return values, scales and codes of the full blocks together, and of the last, shorter block."""
     elements = values.numel()
     blocks, aligned = -(-elements // BLOCK), elements // BLOCK * BLOCK
     scales, codes = wire[: 4 * blocks].view(torch.float32), wire[4 * blocks :].view(torch.int8)
@@ -95,6 +97,8 @@ class Lost:
 
 
 class Work:
+    """A step of a sum between hosts."""
+
     def __init__(self, work: Any = None) -> None:
         self._work = work
 
@@ -116,6 +120,8 @@ class Work:
 
 
 class PlainSum(Work):
+    """A sum of values as they are."""
+
     def __init__(self, between: Between, values: Any) -> None:
         super().__init__(between.first.allreduce([values]))
         self._values = values
@@ -202,6 +208,8 @@ class Gather(Work):
 
 
 class Between:
+    """The connections of this rank to the ranks with the same place on other hosts."""
+
     def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
         self.first, self.second = groups[0], groups[-1]
         """Groups for the first and the second step, because the calls of the two steps have no common order."""
@@ -234,8 +242,8 @@ def part_bounds(elements: int, hosts: int) -> list[Any]:
 
 
 def _with_lost(values: Any, lost: Lost | None) -> Any:
-    """Values in fp32 plus the losses of the previous step. Losses larger than all values come from a step that went
-    wrong, and are left out."""
+    """Return the values in fp32 plus the losses of the previous step. Losses larger than all values come from a step
+    that went wrong, and are left out."""
     values = values.float()
     if lost is not None and lost.values is not None and not _largest(lost.values) > _largest(values):
         values.add_(lost.values)
@@ -247,7 +255,8 @@ def _largest(values: Any) -> float:
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:
-    """Undefined values are in the sum already and must not be repeated."""
+    """Keep what rounding lost: the values without what other hosts decode. Undefined values are in the sum already and
+    must not be repeated."""
     if lost.values is None:
         lost.values = torch.empty_like(decoded)
     torch.sub(values, decoded, out=lost.values).nan_to_num_(0.0, 0.0, 0.0)
