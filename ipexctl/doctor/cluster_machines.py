@@ -31,8 +31,8 @@ def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ..
 def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn of names that lead to one machine. Hosts with unknown interfaces are skipped, because containers on one
     kernel look alike."""
-    found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
-    for names in found.values():
+    by_machine = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
+    for names in by_machine.values():
         if len(names) > 1:
             yield Finding(
                 "cluster.same_machine",
@@ -46,9 +46,9 @@ def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
 
 def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn of different machines with one host name: MPI and oneCCL assume that ranks there share memory."""
-    found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
+    by_hostname = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
-    for hostname, names in found.items():
+    for hostname, names in by_hostname.items():
         known = {machines[name] for name in names}
         if len(names) > 1 and None not in known and len(known) > 1:
             yield Finding(
@@ -64,9 +64,9 @@ def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
 
 def arch(cluster: ClusterContext) -> Iterator[Finding]:
     """Report a failure if hosts have different kinds of processors. All names of x86-64 are one kind."""
-    found = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
-    if len({"x86_64" if kind in X86 else kind for kind in found}) > 1:
-        usual, others, names = odd_ones(found)
+    by_kind = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
+    if len({"x86_64" if kind in X86 else kind for kind in by_kind}) > 1:
+        usual, others, names = odd_ones(by_kind)
         yield Finding(
             "cluster.mixed_arch",
             "fail",
@@ -80,21 +80,21 @@ def arch(cluster: ClusterContext) -> Iterator[Finding]:
 def tiers(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn of the hosts with the weakest instruction set, for which all ranks wait. Hosts without AVX2 have a finding
     of their own."""
-    found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
-    found.pop("unsupported", None)
-    if len(found) < 2:
+    by_tier = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
+    by_tier.pop("unsupported", None)
+    if len(by_tier) < 2:
         return
-    ordered = sorted(found, key=TIERS.index)
+    ordered = sorted(by_tier, key=TIERS.index)
     weakest, best = ordered[0], ordered[-1]
-    count = sum(len(names) for names in found.values())
-    needed = 100 * count / (count - len(found[weakest])) - 100
+    count = sum(len(names) for names in by_tier.values())
+    needed = 100 * count / (count - len(by_tier[weakest])) - 100
     yield Finding(
         "cluster.mixed_tiers",
         "warn",
         f"{weakest}, but {best} elsewhere: every rank waits for these hosts. The others alone train faster if each of "
         f"them is at least {needed:.0f}% faster",
         Fix("measure it: `ipexctl doctor --smoke`; then {leave_out}", leave_out=_LEAVE_OUT),
-        tuple(found[weakest]),
+        tuple(by_tier[weakest]),
     )
 
 
@@ -120,10 +120,10 @@ def cores(cluster: ClusterContext) -> Iterator[Finding]:
 
 def numa(cluster: ClusterContext) -> Iterator[Finding]:
     """Say that hosts have different numbers of NUMA nodes. Each host gets the ranks of the one with the fewest."""
-    found = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
-    if len(found) < 2:
+    by_count = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
+    if len(by_count) < 2:
         return
-    usual, others, names = odd_ones(found)
+    usual, others, names = odd_ones(by_count)
     ranks = min(default_ranks(node.facts.cpu) for node in cluster.runnable)
     yield Finding(
         "cluster.mixed_numa",
@@ -155,9 +155,9 @@ def memory(cluster: ClusterContext) -> Iterator[Finding]:
 
 def kernels(cluster: ClusterContext) -> Iterator[Finding]:
     """Say that hosts run different kernels."""
-    found = groups(cluster.runnable, lambda node: node.facts.system.kernel)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    by_kernel = groups(cluster.runnable, lambda node: node.facts.system.kernel)
+    if len(by_kernel) > 1:
+        usual, others, names = odd_ones(by_kernel)
         yield Finding(
             "cluster.mixed_kernels",
             "info",
@@ -170,15 +170,15 @@ def kernels(cluster: ClusterContext) -> Iterator[Finding]:
 
 def jobs(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn if some hosts are in no job of the scheduler while others are, or if they are in different jobs."""
-    found = groups(
+    by_job = groups(
         cluster.runnable,
         lambda node: node.facts.batch.job or ("" if node.facts.has_finished("kernel") else None),
     )
-    if len(found) < 2:
+    if len(by_job) < 2:
         return
-    usual, _, names = odd_ones(found)
+    usual, _, names = odd_ones(by_job)
     count = len(cluster.nodes)
-    outside = tuple(found.get("", ()))
+    outside = tuple(by_job.get("", ()))
     yield Finding(
         "cluster.mixed_jobs",
         "warn",
@@ -194,9 +194,9 @@ def jobs(cluster: ClusterContext) -> Iterator[Finding]:
 
 def users(cluster: ClusterContext) -> Iterator[Finding]:
     """Say that ipexctl uses different accounts on the hosts."""
-    found = groups(cluster.nodes, lambda node: node.facts.account.user)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    by_user = groups(cluster.nodes, lambda node: node.facts.account.user)
+    if len(by_user) > 1:
+        usual, others, names = odd_ones(by_user)
         yield Finding(
             "cluster.users_differ",
             "info",

@@ -63,8 +63,8 @@ def examine_host(host: HostContext) -> tuple[Finding, ...]:
     if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
         # no rank can run on another system
         rules = (host_system.complete_probe, host_system.linux)
-    found = _worst_first(finding for rule in rules for finding in rule(host))
-    return tuple(finding._replace(hosts=(host.name,)) for finding in found)
+    findings = _worst_first(finding for rule in rules for finding in rule(host))
+    return tuple(finding._replace(hosts=(host.name,)) for finding in findings)
 
 
 def examine_cluster(hosts: Sequence[HostContext], *, iface: str | None = None) -> tuple[Finding, ...]:
@@ -115,7 +115,7 @@ def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRe
     checked only if at least two hosts can be reached."""
     started, hosts, pool = time.monotonic(), opened.hosts, opened.pool
     answers = {answer.host.name: answer for answer in probed}
-    facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
+    facts = {host.name: known for host in hosts if (known := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, opened.iface)
     internal = {} if isinstance(chosen, Refusal) else chosen  # if `chosen` is a Refusal, the cluster's rules report it
     with_answers = [(host, answers[host.name].facts) for host in hosts]

@@ -338,12 +338,12 @@ ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
     """Return value → names of the hosts that have it, the most common value first. Hosts with None are left out."""
-    found: defaultdict[Key, list[str]] = defaultdict(list)
+    by_value: defaultdict[Key, list[str]] = defaultdict(list)
     for node in nodes:
         value = key(node)
         if value is not None:
-            found[value].append(node.name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            by_value[value].append(node.name)
+    return dict(sorted(by_value.items(), key=lambda item: -len(item[1])))
 
 
 def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
@@ -375,12 +375,12 @@ UNKNOWN: Final = RunLife("unknown", NOT_AMONG_HOSTS)
 
 def named_runs(answers: Answers) -> tuple[str, ...]:
     """Return the IDs of all runs that any host has a record or processes of, each once."""
-    found: dict[str, None] = {}
+    runs: dict[str, None] = {}
     for _, facts in answers:
         if facts is not None:
-            found.update(dict.fromkeys(process.run for process in facts.activity.processes))
-            found.update(dict.fromkeys(facts.activity.runs))
-    return tuple(found)
+            runs.update(dict.fromkeys(process.run for process in facts.activity.processes))
+            runs.update(dict.fromkeys(facts.activity.runs))
+    return tuple(runs)
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:

@@ -223,8 +223,8 @@ class _NetworkCheck:
             kind, _ = connect(address, port, tokens[host.name], max(0.1, until - time.monotonic()))
             return kind == "ok"
 
-        found = on_hosts(is_open, [host for host in self.hosts if host.name in listeners], until)
-        return frozenset(name for name, result in found.items() if result is True)
+        results = on_hosts(is_open, [host for host in self.hosts if host.name in listeners], until)
+        return frozenset(name for name, result in results.items() if result is True)
 
     def _mark_untested(self, name: str, error: HostError | None) -> None:
         if error is not None and error.status == "unreachable":

@@ -38,15 +38,15 @@ def own_name(host: HostContext) -> Iterator[Finding]:
 
     gloo and MPI send the first address of that name to the others, which would connect to themselves or to nobody.
     """
-    found = host.facts.network.resolves_to
-    if found is None or host.alone:
+    addresses = host.facts.network.resolves_to
+    if addresses is None or host.alone:
         return
     own = host.facts.network.addresses
     main = host.nic
     iface = main.name if main else "IFACE"
     fix = f"as root, in /etc/hosts, set the address of its name to that of {iface} (ip addr show {iface})"
     meanwhile = f"; until then, ipexctl run sets GLOO_SOCKET_IFNAME={iface}"
-    if not found:
+    if not addresses:
         yield Finding(
             "name.unresolved",
             "warn",
@@ -54,15 +54,15 @@ def own_name(host: HostContext) -> Iterator[Finding]:
             "reach its ranks",
             fix + meanwhile,
         )
-    elif is_loopback(found[0]):
+    elif is_loopback(addresses[0]):
         yield Finding(
             "name.loopback",
             "warn",
-            f"Its own name resolves to {found[0]} on the host itself: with gloo, other hosts would connect to "
+            f"Its own name resolves to {addresses[0]} on the host itself: with gloo, other hosts would connect to "
             "themselves and hang",
-            fix + f", instead of {found[0]}" + meanwhile,
+            fix + f", instead of {addresses[0]}" + meanwhile,
         )
-    elif own and not own & set(found) and host.facts.has_finished("network"):
+    elif own and not own & set(addresses) and host.facts.has_finished("network"):
         yield Finding(
             "name.elsewhere",
             "warn",
@@ -271,11 +271,11 @@ def _speed_on(node: HostContext, network: Network, *, training: bool = False) ->
 
 def same_address(cluster: ClusterContext) -> Iterator[Finding]:
     """Report a failure if different machines have one internal address."""
-    found: defaultdict[str, list[HostContext]] = defaultdict(list)
+    by_address: defaultdict[str, list[HostContext]] = defaultdict(list)
     for node in cluster.nodes:
         if node.internal:
-            found[node.internal].append(node)
-    for address, nodes in found.items():
+            by_address[node.internal].append(node)
+    for address, nodes in by_address.items():
         machines = {node.facts.machine for node in nodes}
         if len(nodes) > 1 and (len(machines) > 1 or None in machines):
             yield Finding(
@@ -290,9 +290,9 @@ def same_address(cluster: ClusterContext) -> Iterator[Finding]:
 
 def iface_names(cluster: ClusterContext) -> Iterator[Finding]:
     """Say that the common network's interface has different names on the hosts."""
-    found = groups(cluster.nodes, lambda node: node.nic.name if node.nic else None)
-    if len(found) > 1 and not cluster.refusal:
-        usual, others, names = odd_ones(found)
+    by_name = groups(cluster.nodes, lambda node: node.nic.name if node.nic else None)
+    if len(by_name) > 1 and not cluster.refusal:
+        usual, others, names = odd_ones(by_name)
         yield Finding(
             "cluster.iface_names_differ",
             "info",
@@ -305,9 +305,9 @@ def iface_names(cluster: ClusterContext) -> Iterator[Finding]:
 
 def mtu(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn of different MTUs, with which large messages may be lost."""
-    found = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
-    if len(found) > 1 and not cluster.refusal:
-        usual, others, names = odd_ones(found)
+    by_mtu = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
+    if len(by_mtu) > 1 and not cluster.refusal:
+        usual, others, names = odd_ones(by_mtu)
         yield Finding(
             "cluster.mixed_mtu",
             "warn",
@@ -328,10 +328,11 @@ def _common_nic(cluster: ClusterContext, names: Collection[str]) -> str:
 
 def speed(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn of hosts with slower links than the fastest, for which every all-reduce waits."""
-    found = groups(cluster.nodes, lambda node: node.nic.speed if node.nic else None)
-    if len(found) > 1 and not cluster.refusal:
-        fastest, slowest = max(found), min(found)
-        slow = tuple(m.name for m in cluster.nodes for rate in found if rate < fastest and m.name in found[rate])
+    by_speed = groups(cluster.nodes, lambda node: node.nic.speed if node.nic else None)
+    if len(by_speed) > 1 and not cluster.refusal:
+        fastest, slowest = max(by_speed), min(by_speed)
+        speeds = {name: rate for rate, names in by_speed.items() for name in names}
+        slow = tuple(node.name for node in cluster.nodes if speeds.get(node.name, fastest) < fastest)
         yield Finding(
             "cluster.mixed_speed",
             "warn",
@@ -378,20 +379,20 @@ def names(cluster: ClusterContext) -> Iterator[Finding]:
         for address in joining_addresses(nic)
     }
     machines = {node.name: node.facts.machine or node.name for node in cluster.nodes}
-    for name, found in answers.items():
-        yield from _two_addresses(name, found)
-        yield from _wrong(name, found, owners, machines)
+    for name, of_name in answers.items():
+        yield from _two_addresses(name, of_name)
+        yield from _wrong(name, of_name, owners, machines)
     yield from _unresolved(lost)
 
 
 def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> Iterator[Finding]:
-    found = [set(addresses) for addresses in answers]
-    if len(found) > 1 and not set.intersection(*found):
+    address_sets = [set(addresses) for addresses in answers]
+    if len(address_sets) > 1 and not set.intersection(*address_sets):
         yield Finding(
             "cluster.name_two_addresses",
             "warn",
             f"{name[:40]} resolves to different addresses on different hosts "
-            f"({few(sorted({min(addresses) for addresses in found}), 3)}): ranks connect to different "
+            f"({few(sorted({min(addresses) for addresses in address_sets}), 3)}): ranks connect to different "
             "machines and hang",
             _NAMES,
             tuple(host for hosts in answers.values() for host in hosts),

@@ -33,10 +33,10 @@ def remember(speeds: Mapping[str, ProductSpeeds]) -> None:
     """Add these speeds, by hardware, to the file. Failures to write are ignored, because only a later sentence then
     lacks the numbers."""
     if speeds:
-        path, found = _path(), {hardware: each._asdict() for hardware, each in speeds.items() if hardware}
+        path, documents = _path(), {hardware: speed._asdict() for hardware, speed in speeds.items() if hardware}
         with contextlib.suppress(OSError, AgentError):
             make_private_directory(path.parent)
-            write_json_atomically(path, read_json(path) | found)
+            write_json_atomically(path, read_json(path) | documents)
 
 
 def product_speeds() -> dict[str, ProductSpeeds]:

@@ -309,7 +309,7 @@ class _Smoke:
     def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:
         node0, *others = self._names
         no_address, unknown = "it has no address for training", "it could not be measured"
-        found = {name: LinkSmoke(name, reason=unknown if name in self._internal else no_address) for name in others}
+        by_host = {name: LinkSmoke(name, reason=unknown if name in self._internal else no_address) for name in others}
         targets: dict[str, Target] = {}
         answered: set[str] = set()
         while dialog.running - {node0} - answered:
@@ -318,19 +318,19 @@ class _Smoke:
                 break
             name, event = received
             if isinstance(event, HostError):
-                found[name] = LinkSmoke(name, reason=event.reason)
+                by_host[name] = LinkSmoke(name, reason=event.reason)
             elif event is not None and (listener := parse_listener(event)):
                 answered.add(name)
-                found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
+                by_host[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
                 if listener.port:
                     targets[name] = (self._internal[name], self._tokens[name], listener)
         targets = {name: targets[name] for name in others if name in dialog.running and name in targets}
-        found |= measure_links(dialog, node0, targets, until)
+        by_host |= measure_links(dialog, node0, targets, until)
         # Other traffic may have slowed a short stream: measure slow links again.
-        bits = {name: link.bits for name, link in found.items() if link.bits is not None}
+        bits = {name: link.bits for name, link in by_host.items() if link.bits is not None}
         slow = {name: targets[name] for name in behind(bits, SLOW_LINK)}
-        remeasured = found | measure_links(dialog, node0, slow, until)
-        return tuple(max(found[name], remeasured[name], key=lambda link: link.bits or 0.0) for name in others)
+        remeasured = by_host | measure_links(dialog, node0, slow, until)
+        return tuple(max(by_host[name], remeasured[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
 def measure_links(
@@ -338,19 +338,19 @@ def measure_links(
 ) -> dict[str, LinkSmoke]:
     """Let node0 measure its links to these targets one after another; return host → result, for those that arrived in
     time."""
-    found: dict[str, LinkSmoke] = {}
+    by_host: dict[str, LinkSmoke] = {}
     names = list(targets)
     # The last link may take a moment longer to time out.
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
-        return found
+        return by_host
     dialog.send(node0, connect_order(list(targets.values()), seconds))
-    while len(found) < len(names) and (received := dialog.receive(until)) is not None:
+    while len(by_host) < len(names) and (received := dialog.receive(until)) is not None:
         name, event = received
         if name != node0:
             continue
         if event is None or isinstance(event, HostError):
             break
         if link := parse_link(event, names):
-            found[link.name] = link
-    return found
+            by_host[link.name] = link
+    return by_host

@@ -115,10 +115,10 @@ def pythons(host: HostContext) -> Iterator[Finding]:
 
 def venv(host: HostContext) -> Iterator[Finding]:
     """Warn if none of the supported Pythons can create environments."""
-    found = supported_pythons(host.facts)
-    if not found or any(python.venv is not False for python in found):
+    supported = supported_pythons(host.facts)
+    if not supported or any(python.venv is not False for python in supported):
         return
-    first = found[0]
+    first = supported[0]
     minor = ".".join(str(part) for part in first.minor or FIRST)
     yield Finding(
         "python.no_venv",
@@ -215,9 +215,9 @@ def mpis(host: HostContext) -> Iterator[Finding]:
     """Say that there is no MPI, neither on the host nor in an environment, or that there are several kinds."""
     if not host.facts.has_finished("programs"):
         return
-    found = host.facts.software.mpis
+    on_host = host.facts.software.mpis
     records = (read_record(env.record) for env in host.facts.software.envs if not env.mpi)
-    if not found and not any(env.mpi for env in host.facts.software.envs) and not any(r and r.mpi for r in records):
+    if not on_host and not any(env.mpi for env in host.facts.software.envs) and not any(r and r.mpi for r in records):
         yield Finding(
             "mpi.missing",
             "info",
@@ -225,7 +225,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
             Fix("nothing to do: install puts Intel MPI into the environment, without root"),
         )
     kinds: dict[str, str] = {"mvapich": "MVAPICH", **{mpi.flavor: mpi.title for mpi in MPIS}}
-    flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in found if mpi.flavor in kinds))
+    flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in on_host if mpi.flavor in kinds))
     if len(flavors) > 1:
         yield Finding(
             "mpi.mixed",
@@ -317,9 +317,9 @@ HOST_RULES: Final[tuple[HostRule, ...]] = (
 
 def homes(cluster: ClusterContext) -> Iterator[Finding]:
     """Report a failure if ipexctl's home has different paths on the hosts."""
-    found = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    by_path = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
+    if len(by_path) > 1:
+        usual, others, names = odd_ones(by_path)
         yield Finding(
             "cluster.homes_differ",
             "fail",
@@ -332,8 +332,8 @@ def homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
     """Say which hosts share one home."""
-    found = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
-    for names in found.values():
+    by_store = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
+    for names in by_store.values():
         if len(names) > 1:
             yield Finding(
                 "cluster.homes_shared",
@@ -352,7 +352,7 @@ def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
         node.name: frozenset(python.minor for python in supported_pythons(node.facts) if python.minor)
         for node in cluster.runnable
     }
-    minors = {name: found for name, found in minors.items() if found}
+    minors = {name: of_host for name, of_host in minors.items() if of_host}
     if len(set(minors.values())) < 2:
         return
     every = frozenset.union(*minors.values())
@@ -367,8 +367,8 @@ def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
             tuple(minors),
         )
         return
-    usual = max(every, key=lambda minor: (sum(minor in found for found in minors.values()), minor))
-    without = tuple(name for name, found in minors.items() if usual not in found)
+    usual = max(every, key=lambda minor: (sum(minor in of_host for of_host in minors.values()), minor))
+    without = tuple(name for name, of_host in minors.items() if usual not in of_host)
     yield Finding(
         "cluster.mixed_python",
         "warn",
@@ -389,17 +389,16 @@ def _dotted(minor: tuple[int, int]) -> str:
 
 def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
     """Warn of hosts whose older glibc limits all hosts to older stacks; otherwise only say that the versions differ."""
-    found = groups(
+    by_version = groups(
         cluster.runnable,
         lambda node: minor_of(node.facts.system.libc_version) if node.facts.system.libc == "glibc" else None,
     )
-    if len(found) < 2:
+    if len(by_version) < 2:
         return
-    oldest, newest = min(found), max(found)
+    oldest, newest = min(by_version), max(by_version)
     if oldest < NEWER_GLIBC <= newest:
-        old = tuple(
-            m.name for m in cluster.runnable for version in found if version < NEWER_GLIBC and m.name in found[version]
-        )
+        versions = {name: version for version, names in by_version.items() for name in names}
+        old = tuple(node.name for node in cluster.runnable if versions.get(node.name, NEWER_GLIBC) < NEWER_GLIBC)
         yield Finding(
             "cluster.mixed_libc",
             "warn",
@@ -415,15 +414,15 @@ def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
             f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: the same stacks run on all; build "
             "your own extensions on the hosts with the older glibc",
             "nothing to do",
-            tuple(found[oldest]),
+            tuple(by_version[oldest]),
         )
 
 
 def distros(cluster: ClusterContext) -> Iterator[Finding]:
     """Say that the hosts have different distributions."""
-    found = groups(cluster.runnable, lambda node: node.facts.system.distro)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    by_distro = groups(cluster.runnable, lambda node: node.facts.system.distro)
+    if len(by_distro) > 1:
+        usual, others, names = odd_ones(by_distro)
         yield Finding(
             "cluster.mixed_distro",
             "info",
@@ -445,11 +444,11 @@ _NAMES: Final = {
 
 
 def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
-    found: dict[str, dict[str, Env]] = {}
+    by_name: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
         for env in node.facts.software.envs:
-            found.setdefault(env.name, {})[node.name] = env
-    return found
+            by_name.setdefault(env.name, {})[node.name] = env
+    return by_name
 
 
 def stacks(cluster: ClusterContext) -> Iterator[Finding]:
@@ -458,11 +457,11 @@ def stacks(cluster: ClusterContext) -> Iterator[Finding]:
     for name, by_host in envs.items():
         having = tuple(node for node in cluster.runnable if node.name in by_host)
         versions = {host: tuple(getattr(env, part) for part in _PARTS) for host, env in by_host.items()}
-        found = groups(having, lambda node, of=versions: of[node.name])  # type: ignore[misc]
-        if len(found) < 2:
+        by_versions = groups(having, lambda node, of=versions: of[node.name])  # type: ignore[misc]
+        if len(by_versions) < 2:
             continue
-        usual, others, names = odd_ones(found)
-        at = next(place for place, value in enumerate(usual) if value != others[0][place])
+        usual, others, names = odd_ones(by_versions)
+        at = next(position for position, value in enumerate(usual) if value != others[0][position])
         part = _NAMES.get(_PARTS[at], _PARTS[at])
         torch, ipex = minor_of(usual[0]), minor_of(usual[1])
         version = ("--ipex", _dotted(ipex)) if ipex else ("--torch", _dotted(torch)) if torch else ()
@@ -501,9 +500,9 @@ def _first_mpi(node: HostContext) -> tuple[str, str] | None:
 
 def different_mpis(cluster: ClusterContext) -> Iterator[Finding]:
     """Say that the first mpirun on PATH is another kind or version on some hosts."""
-    found = groups(cluster.runnable, _first_mpi)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    by_mpi = groups(cluster.runnable, _first_mpi)
+    if len(by_mpi) > 1:
+        usual, others, names = odd_ones(by_mpi)
         yield Finding(
             "cluster.mixed_mpi",
             "info",
