@@ -226,12 +226,12 @@ class StackSpec:
     def pythons(self) -> tuple[str, ...]:
         """Return the Pythons for which each part of the row has a build, oldest first. Bindings that were not published
         do not count."""
-        found = set(self.torch_pythons)
+        common = set(self.torch_pythons)
         if self.ipex_builds:
-            found &= {python for build in self.ipex_builds for python in build.pythons}
+            common &= {python for build in self.ipex_builds for python in build.pythons}
         if self.oneccl:
-            found &= {python for build in self._published for python in build.pythons}
-        return tuple(sorted(found, key=version_key))
+            common &= {python for build in self._published for python in build.pythons}
+        return tuple(sorted(common, key=version_key))
 
     @property
     def glibc(self) -> str:
@@ -285,14 +285,14 @@ def rows() -> tuple[StackSpec, ...]:
 def packaged() -> tuple[Mapping[str, Any], ...]:
     """Return the packaged rows as JSON objects. Keys that a row lacks come from the row that its `like` names, and that
     row may name another in turn."""
-    found = parse_json(TABLE.read_text(encoding="utf-8"))
-    by_name = {row["name"]: row for row in found}
+    table = parse_json(TABLE.read_text(encoding="utf-8"))
+    by_name = {row["name"]: row for row in table}
 
     def complete(row: Mapping[str, Any]) -> dict[str, Any]:
         like = by_name.get(row.get("like"))
         return {**({} if like is None else complete(like)), **row}
 
-    return tuple({key: value for key, value in complete(row).items() if key != "like"} for row in found)
+    return tuple({key: value for key, value in complete(row).items() if key != "like"} for row in table)
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
@@ -379,11 +379,11 @@ def _check_keys(row: Mapping[str, object], what: str) -> None:
     for key, names in _NAMES.items():
         items = row.get(key)
         places += [(f"{key!r} of {what}", item, names) for item in (items if isinstance(items, list) else ())]
-    for place, found, names in places:
-        for key in found if isinstance(found, dict) else ():
+    for owner, entry, names in places:
+        for key in entry if isinstance(entry, dict) else ():
             if key not in names:
                 fix = did_you_mean(key, names, f"one of: {', '.join(names)}")
-                raise _FormatError(f"{place} has no key {key!r}", fix)
+                raise _FormatError(f"{owner} has no key {key!r}", fix)
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
@@ -453,7 +453,7 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
 def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
     if not isinstance(document, list):
         raise _FormatError("the file must be a list of rows", '[{"name": "ipex-2.8", ...}]')
-    found: dict[str, StackSpec] = {}
+    own_rows: dict[str, StackSpec] = {}
     for own in document:
         if not isinstance(own, dict):
             raise _FormatError("a row must be an object", "{...}")
@@ -465,10 +465,10 @@ def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
             row = _row_of(name, own, path)
         except ValueError as error:
             raise _FormatError(f"{what}: {error}") from None
-        if name in found:
+        if name in own_rows:
             raise _FormatError(f"the row {name!r} occurs twice")
-        found[name] = row
-    return found
+        own_rows[name] = row
+    return own_rows
 
 
 def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:

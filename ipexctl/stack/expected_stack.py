@@ -117,8 +117,8 @@ def installed_record(
             return env in (entry.name, *entry.names)
         return any(EnvRequest.from_json(made).stack == request for made in requests)
 
-    found = find_existing(hosts, env, answers)
-    return found.record if found else None
+    existing = find_existing(hosts, env, answers)
+    return existing.record if existing else None
 
 
 def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan:
@@ -127,7 +127,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
     names = [
         name
         for name, facts in hosts.items()
-        if any(found.name == record.name and entry.runs for entry, found in records_of(facts))
+        if any(other.name == record.name and entry.runs for entry, other in records_of(facts))
     ]
     return StackPlan(
         row=row,
@@ -154,13 +154,13 @@ def _last_answer(
     """Return the last answer of the first host that has one, else the control machine's; None if nobody has one. An
     answer with some torch is preferred to one without."""
     wanted = projects(request, rows)
-    found = None
+    without_torch = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):
         answer = cache.load(machine, wanted)
         if answer is not None and answer.availability.of(TORCH):
             return answer
-        found = found or answer
-    return found
+        without_torch = without_torch or answer
+    return without_torch
 
 
 @dataclass(frozen=True, slots=True)

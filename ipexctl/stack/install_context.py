@@ -133,15 +133,15 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
 def names_of(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the normalized names of the packages in these lines; lines that are no requirements are skipped.
     `operators`: if given, only packages whose version a line limits with one of these."""
-    found = set()
+    names = set()
     for line in lines:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:  # a path or URL
             continue
-        if not operators or any(each.operator in operators for each in requirement.specifier):
-            found.add(canonicalize_name(requirement.name))
-    return frozenset(found)
+        if not operators or any(clause.operator in operators for clause in requirement.specifier):
+            names.add(canonicalize_name(requirement.name))
+    return frozenset(names)
 
 
 class ProjectArchive(NamedTuple):
@@ -223,17 +223,17 @@ def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds:
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
     options += [("with", line) for line in typed.env.packages if line not in typed.origins]
     options += [("with", package) for package in packages]
-    options += [("build", name) for name in (*typed.builds, *(each.directory for each in typed.projects), *builds)]
+    options += [("build", name) for name in (*typed.builds, *(copy.directory for copy in typed.projects), *builds)]
     options += [("index-url", sources.index_url)]
     options += [("extra-index-url", url) for url in sources.extra_index_urls]
-    options += [("find-links", place) for place in sources.find_links]
+    options += [("find-links", location) for location in sources.find_links]
     options += [("wheelhouse", sources.wheelhouse)]
-    words = ["--require-oneccl"] if stack.require_oneccl else []
+    arguments = ["--require-oneccl"] if stack.require_oneccl else []
     for file in typed.named_files:
-        words += ["-r", str(file)]
+        arguments += ["-r", str(file)]
     for name, value in options:
-        words += [f"--{name}", strip_login(value)] if value else []
-    return ipexctl_command("install", *words)
+        arguments += [f"--{name}", strip_login(value)] if value else []
+    return ipexctl_command("install", *arguments)
 
 
 def install_request(
@@ -287,9 +287,9 @@ def install_request(
     is_project_named = any(split_extras(file)[0].name in (PYPROJECT, UV_LOCK) for file in files)
     if not are_found:
         named = named.with_more(of_files).with_more(project if is_project_named else Sources())
-    words = [word for package in packages for word in ("--with", package)]
-    words += [word for file in files for word in ("-r", str(file))]
-    line = install_command(env).with_words(*words)
+    options = [word for package in packages for word in ("--with", package)]
+    options += [word for file in files for word in ("-r", str(file))]
+    line = install_command(env).with_words(*options)
     request = replace(
         request,
         env=EnvRequest(stack, packages_read.lines, packages_read.constraints),
@@ -488,8 +488,8 @@ class InstallContext:
         `python3`."""
         if preferred:
             return preferred
-        found = usable_pythons(self.facts[host.name])
-        return found[0].path if found else "python3"
+        usable = usable_pythons(self.facts[host.name])
+        return usable[0].path if usable else "python3"
 
     def add_result(self, host: Host, status: HostStatus, reason: str = "", fix: str = "", **details: Any) -> None:
         """Store the result of a host, which is no longer pending then. `details`: fields of InstallResult."""

@@ -83,8 +83,8 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
             output = capture(session, command, timeout=context.opened.timeout)
         return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
 
-    found = {done.host.name: done.result for done in context.opened.each(check) if done.result}
-    return {host.name: found[host.name] for host in context.hosts} if len(found) == len(context.hosts) else None
+    intact = {done.host.name: done.result for done in context.opened.each(check) if done.result}
+    return {host.name: intact[host.name] for host in context.hosts} if len(intact) == len(context.hosts) else None
 
 
 def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
@@ -220,9 +220,9 @@ def _find_known(context: InstallContext) -> Existing | None:
     def answers(_: Env, record: EnvRecord) -> bool:
         is_built = set(request.builds) <= set(record.built)
         is_bound = all(
-            record.origins.get(each.name) == each.label
-            for each in request.sources.bound
-            if each.name in record.packages and is_for_hosts(each.marker, record.python)
+            record.origins.get(binding.name) == binding.label
+            for binding in request.sources.bound
+            if binding.name in record.packages and is_for_hosts(binding.marker, record.python)
         )
         may_have_changed = bool(request.projects or request.unread)
         return made_for in record.requests and is_built and is_bound and not may_have_changed
@@ -241,18 +241,18 @@ def find_unchanged(opened: OpenHosts, request: InstallRequest, watch: Watch = ig
     """Return the report if the environment is intact, named and verified since boot on every host; else None. Processor
     and libraries have not changed since boot. Takes one round trip."""
     context = InstallContext(opened, request, watch)
-    found = find_intact(context)
-    if found is None:
+    intact = find_intact(context)
+    if intact is None:
         return None
-    context.facts = {name: env.facts for name, env in found.items()}
+    context.facts = {name: env.facts for name, env in intact.items()}
     known = None if _check_homes(context) else _find_known(context)
-    if known is None or set(known.hosts) != set(found) or not _fits(context, known.record):
+    if known is None or set(known.hosts) != set(intact) or not _fits(context, known.record):
         return None
-    record, lock = known.record, next(iter(found.values())).lock
-    if any((env.name, env.lock.digest) != (record.name, record.digest) for env in found.values()):
+    record, lock = known.record, next(iter(intact.values())).lock
+    if any((env.name, env.lock.digest) != (record.name, record.digest) for env in intact.values()):
         return None
     for host in context.hosts:
-        verify = found[host.name].verified.to_json()
+        verify = intact[host.name].verified.to_json()
         context.add_result(host, "ok", env=record.name, packages=lock.packages, verify=verify)
     return context.report(stack=_summary_of_record(context, record, lock), lock=lock, path=_path_of(context))
 
@@ -268,9 +268,9 @@ def _path_of(context: InstallContext) -> str:
 
 def _has_name(context: InstallContext, record: EnvRecord) -> bool:
     return any(
-        found.name == record.name and context.request.name in (entry.name, *entry.names)
+        other.name == record.name and context.request.name in (entry.name, *entry.names)
         for facts in context.facts.values()
-        for entry, found in records_of(facts)
+        for entry, other in records_of(facts)
     )
 
 
@@ -306,7 +306,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
                 context.add_result(host, "changed", env=name, packages=lock.packages)
         return context.report(stack=summary, lock=lock, path=_path_of(context))
     built = [*context.request.builds, *(project.name for project in context.request.projects)]
-    built += [each.wheel.name for each in context.built if each.wheel in lock.wheels]
+    built += [package.wheel.name for package in context.built if package.wheel in lock.wheels]
     record = record._replace(requests=context.made_for_all, built=tuple(built))
     installer = EnvInstaller(context, EnvSpec.of(locked, record, unpacked))
     installer.build_everywhere(context.pending)
@@ -406,8 +406,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     inspected = _inspect_existing(context, known)
     if inspected is None:
         return None
-    record, (spec, found) = known.record, inspected
-    present = [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
+    record, (spec, checks) = known.record, inspected
+    present = [(host, checks[host.name]) for host in context.hosts if host.name in checks and checks[host.name].exists]
     if present and all(result.has_failed for _, result in present):
         return None
     summary, path = _summary_of_record(context, record, spec.lock), _path_of(context)
@@ -428,7 +428,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
             context.watch(Notice(f"{host.name}: rebuilding the environment: {reason}"))
     unverified = []
     for host in intact:
-        proof = parse_result(found[host.name].verified.get(machine_token(context.facts[host.name], host)))
+        proof = parse_result(checks[host.name].verified.get(machine_token(context.facts[host.name], host)))
         if proof is None:
             unverified.append(host)
         else:
@@ -459,13 +459,13 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
     lock = reading.result()
     if lock is None:
         return None
-    found: dict[str, CheckResult] = {}
+    checked: dict[str, CheckResult] = {}
     for done in outcomes:
         if done.error is not None:
             context.end(done.host, done.error)
         elif done.result is not None:
-            found[done.host.name] = done.result
-    return EnvSpec(record.name, lock, None, record._replace(retired=row.retired), interpreters), found
+            checked[done.host.name] = done.result
+    return EnvSpec(record.name, lock, None, record._replace(retired=row.retired), interpreters), checked
 
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:

@@ -81,12 +81,12 @@ class EnvInstaller:
 
     def _find_damaged(self, hosts: Sequence[Host]) -> None:
         present = [host for host in hosts if not self._needs_build(host)]
-        found = {
+        damaged = {
             done.host.name: done.result.build
             for done in self.context.pool.each(present, self.check)
             if done.result is not None and (not done.result.ok or done.result.has_failed)
         }
-        self.spec = replace(self.spec, broken={**self.spec.broken, **found})
+        self.spec = replace(self.spec, broken={**self.spec.broken, **damaged})
 
     def _files(self, hosts: Sequence[Host]) -> list[StoredFile]:
         return [wheel.stored_file for wheel in self.spec.files([host for host in hosts if self._needs_build(host)])]
@@ -207,10 +207,10 @@ class EnvInstaller:
     def _check_room(self, host: Host) -> bool:
         if not self._needs_build(host):
             return True
-        found = find_obstacle(self.context, host, self.spec.lacking([host]), self.spec.interpreters.get(host.name))
-        if found is not None:
-            self.context.end(host, HostError(*found))
-        return found is None
+        obstacle = find_obstacle(self.context, host, self.spec.lacking([host]), self.spec.interpreters.get(host.name))
+        if obstacle is not None:
+            self.context.end(host, HostError(*obstacle))
+        return obstacle is None
 
     def _store(self, host: Host) -> str:
         return self.context.facts[host.name].store_of(host.name)
@@ -258,24 +258,24 @@ class EnvInstaller:
         context, name = self.context, self.spec.name
         began = time.monotonic()
         context.watch(StepStarted(host.name, "verifying"))
-        found = self.check(host, session)
-        if found.record is None:
+        checked = self.check(host, session)
+        if checked.record is None:
             raise HostError(
-                f"the environment {name} is damaged: {found.problem}",
+                f"the environment {name} is damaged: {checked.problem}",
                 Fix(
                     "check the disk of its home: `ipexctl doctor --smoke`; then remove it: `ipexctl envs "
                     f"--remove {name}`"
                 ),
             )
-        context.installed_mpi = found.record.mpi or context.installed_mpi
+        context.installed_mpi = checked.record.mpi or context.installed_mpi
         machine = machine_token(context.facts[host.name], host)
         client = self._client(host, session)
         result = client.verify(
-            name, found.record, machine=machine, packages=context.request.named, timeout=context.opened.timeout
+            name, checked.record, machine=machine, packages=context.request.named, timeout=context.opened.timeout
         )
-        problem = explain(result, env=name, record=found.record)
+        problem = explain(result, env=name, record=checked.record)
         named = self.is_named(host)
-        works_elsewhere = any(parse_result(other) for key, other in found.verified.items() if key != machine)
+        works_elsewhere = any(parse_result(other) for key, other in checked.verified.items() if key != machine)
         if problem is None and not named:
             client.link(name, context.request.name)
         elif problem is not None and named and not works_elsewhere:
@@ -304,23 +304,23 @@ def find_unpacked(
             return client.unpacked(lock.python, wheels, cached=not context.request.dry_run)
 
     # A host that doesn't answer gets all wheels; if it is lost, sending them reports it.
-    found = {done.host: done.result for done in context.pool.each(leaders, query) if done.result is not None}
-    return {host.name: found.get(leader, frozenset()) for host, leader in leader_of.items()}
+    of_leaders = {done.host: done.result for done in context.pool.each(leaders, query) if done.result is not None}
+    return {host.name: of_leaders.get(leader, frozenset()) for host, leader in leader_of.items()}
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
     """Return problem and fix if the host's home can't take an environment of this lock; None if it can. Wheels that are
     already in its store need no space."""
     facts = context.facts[host.name]
-    found = home_problem(facts, lock)
-    if found is None:
+    problem = home_problem(facts, lock)
+    if problem is None:
         return None
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     files = [wheel.stored_file for wheel in lock.wheels]
     try:
         lacking = StoreClient(location, context.pool.session(host), None).missing(files)
     except HostError:
-        return found
+        return problem
     return home_problem(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))
 
 

@@ -392,8 +392,8 @@ def _other_stack(record: EnvRecord) -> str:
 
 
 def _missing_module(phase: VerifyPhase) -> str:
-    found = re.findall(r"No module named '([\w.]+)'", phase.text)
-    return found[-1] if found else ""
+    modules = re.findall(r"No module named '([\w.]+)'", phase.text)
+    return modules[-1] if modules else ""
 
 
 def _output(phase: VerifyPhase) -> RankOutput:

@@ -96,8 +96,8 @@ def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False)
         return [env for env in envs if env.name in names or (env.names and {*env.names} <= {*names})]
 
     def refuse_foreign(targets: Mapping[str, _Target]) -> None:
-        found = {host: find_foreign_envs(target.facts, names) for host, target in targets.items()}
-        if (foreign := {host: owned for host, owned in found.items() if owned}) and not force:
+        owned_by_others = {host: find_foreign_envs(target.facts, names) for host, target in targets.items()}
+        if (foreign := {host: owned for host, owned in owned_by_others.items() if owned}) and not force:
             words = [word for name in names for word in ("--remove", name)]
             raise UserError(describe_foreign(foreign), fix=Fix("`ipexctl envs {*words} --force`", words=words))
 
@@ -138,14 +138,14 @@ def verify_envs(opened: OpenHosts, name: str, python: str | None, setup: str | N
             problem = explain(result, env=python)
         else:
             client = target.client(session)
-            found = client.check(name, timeout=timeout)
-            if not found.exists:
+            checked = client.check(name, timeout=timeout)
+            if not checked.exists:
                 raise HostError(f"environment {name!r} does not exist", Fix("list the environments: `ipexctl envs`"))
-            if found.record is None:
-                raise HostError(f"{name} is damaged: {found.problem}", Fix("build it again: `ipexctl install`"))
+            if checked.record is None:
+                raise HostError(f"{name} is damaged: {checked.problem}", Fix("build it again: `ipexctl install`"))
             machine = machine_token(target.facts, target.host)
-            result = client.verify(found.name, found.record, machine=machine, timeout=timeout)
-            problem = explain(result, env=found.name, record=found.record)
+            result = client.verify(checked.name, checked.record, machine=machine, timeout=timeout)
+            problem = explain(result, env=checked.name, record=checked.record)
         reason, fix = problem or ("", "")
         return target.result("failed" if problem else "ok", reason, fix, verify=result.to_json())
 
@@ -207,12 +207,12 @@ def _ask_others(
 
     for ended in pool.each(others, used):
         target, error = targets[ended.host.name], ended.error
-        found = dict.fromkeys(ended.result or (), f"is in use on {ended.host.name}")
+        uses = dict.fromkeys(ended.result or (), f"is in use on {ended.host.name}")
         if error is not None:
-            found = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
+            uses = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
             failed.append(EnvsResult.of_error(ended.host, error))
         leader = targets[leader_of[target.host].name]
-        targets[leader.host.name] = replace(leader, used={**leader.used, **found})
+        targets[leader.host.name] = replace(leader, used={**leader.used, **uses})
     return failed
 
 

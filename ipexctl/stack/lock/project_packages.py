@@ -90,9 +90,9 @@ class ProjectScope:
             return None
         real = Path(os.path.realpath(self.layout.root))
         for base in (self.typed, self.layout.root, file.parent):
-            found = base / path
-            if Path(os.path.realpath(found)).is_relative_to(real) and any((found / name).is_file() for name in FILES):
-                return found
+            target = base / path
+            if Path(os.path.realpath(target)).is_relative_to(real) and any((target / name).is_file() for name in FILES):
+                return target
         return None
 
 
@@ -134,7 +134,7 @@ class BackendList:
         named = build.get("build-backend")
         if not isinstance(named, str):
             return "setuptools.build_meta:__legacy__", ["setuptools", "wheel"], []
-        requires, paths = ([str(each) for each in build.get(key, ())] for key in ("requires", "backend-path"))
+        requires, paths = ([str(entry) for entry in build.get(key, ())] for key in ("requires", "backend-path"))
         return named, requires, paths
 
     def shown(self, text: str) -> Iterator[FileLine]:
@@ -161,10 +161,10 @@ class ProjectLines:
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
     """Split `pyproject.toml[train,dev]` into the path and its extras. A path that exists as it is has none."""
-    found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
-    if found is None or path.exists():
+    match = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
+    if match is None or path.exists():
         return path, ()
-    return Path(found[1]), tuple(name.strip() for name in found[2].split(",") if name.strip())
+    return Path(match[1]), tuple(name.strip() for name in match[2].split(",") if name.strip())
 
 
 def read_project_file(
@@ -319,7 +319,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
     kept, left_out, indirect = [], [], []
     declared = read_indexes((path.parent,))
     registries, links, bound = _registries(path, text), list(declared.links), list[IndexBinding]()
-    direct = {canonicalize_name(word) for each in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", each)}
+    direct = {canonicalize_name(word) for file in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", file)}
     notes = []
     for exported in _export(path, {**texts, UV_LOCK: text}, options).replace("\\\n", " ").splitlines():
         line = exported.strip()
@@ -441,7 +441,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []
     dependencies = [entry.value for entry in entries if entry.key == "dependencies"]
-    found: list[FileLine] = []
+    of_pip: list[FileLine] = []
     left_out: list[FileLine] = []
     alike = {canonicalize_name(name) for names in known_packages().values() for name in names} - _OTHER_IN_CONDA
     for node in (node for value in dependencies for node in _items(tree, value, "dependencies")):
@@ -450,7 +450,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
             for entry in tree.entries(node, "pip and its packages"):
                 for item in _items(tree, entry.value, "the packages of pip"):
                     number = item.start_mark.line + 1
-                    found.append(FileLine(path, number, tree.text(item), lines[number - 1]))
+                    of_pip.append(FileLine(path, number, tree.text(item), lines[number - 1]))
             continue
         package = tree.text(node).rpartition("::")[2]
         name = re.split(r"[^\w.-]", package, maxsplit=1)[0].lower()
@@ -460,7 +460,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
             version = re.search(r"[<>=!~].*", package)
             wanted = re.sub(r"(?<![<>=!~])=(?!=)(?P<v>[^=,]+)(=.*)?", r"==\g<v>.*", version[0]) if version else ""
             line = f"{name}{wanted.replace('.*.*', '.*')}"
-            found.append(FileLine(path, number, line, lines[number - 1]))
+            of_pip.append(FileLine(path, number, line, lines[number - 1]))
             continue
         left_out.append(FileLine(path, number, name, lines[number - 1]))
     note = ""
@@ -469,7 +469,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
         are = "are" if more else "is"
         note = f"{place_of(left_out[0])}: conda's {left_out[0].text}{more} {are} left out: hosts get pip's wheels"
     names = tuple(line.text for line in left_out)
-    return ProjectLines(tuple(found), (note,) if note else (), left_out=names)
+    return ProjectLines(tuple(of_pip), (note,) if note else (), left_out=names)
 
 
 def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:

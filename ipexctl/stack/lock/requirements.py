@@ -173,7 +173,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
             fix = "remove its version: the stack decides it"
             if project == "torch" and len(requirement.specifier) == 1:
                 fix += f"; or choose this torch: --torch {next(iter(requirement.specifier)).version}"
-            elif project != "torch" and any(each.operator == "==" for each in requirement.specifier):
+            elif project != "torch" and any(clause.operator == "==" for clause in requirement.specifier):
                 fix += f"; or choose its stack: {_stack_with(project, requirement)}"
             return UserError(f"{written} excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix)
     return None
@@ -182,7 +182,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
 def _stack_with(project: str, requirement: Requirement) -> str:
     """Return the option that chooses the stack with the required version, because guides write `pip install
     NAME==VERSION`; without an exact version, return how to list the stacks."""
-    exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
+    exact = [clause.version for clause in requirement.specifier if clause.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
         return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]} instead"
     return Fix("`ipexctl versions`; such as --stack ipex-2.8")
@@ -203,16 +203,16 @@ class _RequirementsReader:
         except OSError as error:
             raise UserError(f"{path} can't be read: {error.strerror or error}") from None
         listed = read_project_file(path, text, extras, self.scope) or ProjectLines(tuple(_lines(path, text)))
-        found = PackageRequest(sources=Sources.of_project(listed.indexes), notes=listed.notes, files=(path,))
-        found = replace(found, left_out=listed.left_out, unread=(listed.unread,) if listed.unread is not None else ())
+        result = PackageRequest(sources=Sources.of_project(listed.indexes), notes=listed.notes, files=(path,))
+        result = replace(result, left_out=listed.left_out, unread=(listed.unread,) if listed.unread is not None else ())
         for line in listed.lines:
             part = self.read_line(line, (*above, path.resolve()), constraining=constraining)
             if line in listed.indirect:
                 part = replace(part, indirect=frozenset(part.lines))
-            found = _merge(found, part)
+            result = _merge(result, part)
             if part.sources.index_url:  # the last one of a file counts, as for pip
-                found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
-        return found
+                result = replace(result, sources=replace(result.sources, index_url=part.sources.index_url))
+        return result
 
     def read_line(self, line: FileLine, above: tuple[Path, ...] = (), *, constraining: bool = False) -> PackageRequest:
         """Read one line. A line that cannot be installed is left out with a note."""
@@ -239,9 +239,9 @@ class _RequirementsReader:
             required = Requirement(text)
         except InvalidRequirement as error:
             span = getattr(error.__cause__, "span", (0,))  # from packaging's parser
-            place = line.raw.find(text) + span[0] if text in line.raw else 0
+            offset = line.raw.find(text) + span[0] if text in line.raw else 0
             fault = FileError(
-                str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
+                str(line.path), line.number, _syntax_problem(text), text=line.raw, column=offset + 1, fix=_EXAMPLE
             )
             raise fault from None
         if self.scope.is_own(required.name):
@@ -258,20 +258,20 @@ class _RequirementsReader:
     def _left_out(self, line: FileLine, text: str, above: tuple[Path, ...]) -> PackageRequest | None:
         """Return what stands in place of a line that hosts cannot install: the requirements of the project itself; only
         a note for a repository, a path outside the project, or a package for GPUs. None for any other line."""
-        place = _url_of(text)
-        if _REPOSITORY.match(place):
+        location = _url_of(text)
+        if _REPOSITORY.match(location):
             name = _name_of_repository(text)
             if name and self.scope.is_own(name):
                 return PackageRequest()
             shown = _LOGIN.sub("", text)
             note = f"{place_of(line)} is left out (hosts do not clone repositories): {shown}"
             return PackageRequest(notes=(note,), left_out=(shown,))
-        if (local := _local_path(place)) is not None:
+        if (local := _local_path(location)) is not None:
             directory, extras = local
-            found = self.scope.find_directory(directory, line.path)
-            if found is not None:
-                file = next(name for name in FILES if (found / name).is_file())
-                return self._own(line, os.path.relpath(found / file, self.scope.layout.root), extras, above)
+            own_directory = self.scope.find_directory(directory, line.path)
+            if own_directory is not None:
+                file = next(name for name in FILES if (own_directory / name).is_file())
+                return self._own(line, os.path.relpath(own_directory / file, self.scope.layout.root), extras, above)
             if self.scope.layout.members:
                 note = f"{place_of(line)} is left out (it is outside the project): {text}"
                 return PackageRequest(notes=(note,), left_out=(text,))
@@ -335,8 +335,8 @@ def _source(line: FileLine, name: str, value: str) -> PackageRequest:
 
 def _url_of(text: str) -> str:
     """Return what follows `NAME @`, or the whole text."""
-    found = _WITH_URL.match(text)
-    return found["url"].strip() if found is not None else text
+    match = _WITH_URL.match(text)
+    return match["url"].strip() if match is not None else text
 
 
 def _name_of_repository(text: str) -> str:
@@ -351,15 +351,15 @@ def _name_of_repository(text: str) -> str:
 def _local_path(text: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the directory and the extras of `.`, `.[train]`, `./libs/x`, `file:libs/x`; None if the text is no such
     path, or names a wheel or an archive."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:file:(?://)?)?(?P<path>\.{1,2}(?:/[^\[\];]*)?|\.?/[^\[\];]*|[\w.-]+(?:/[\w.-]+)*/?)(?:\[(?P<extras>[^]]*)\])?",
         text,
     )
-    is_path = found is not None and (text.startswith((".", "/", "file:")) or "/" in found["path"])
-    if found is None or not is_path or found["path"].endswith((".whl", ".tar.gz", ".zip")):
+    is_path = match is not None and (text.startswith((".", "/", "file:")) or "/" in match["path"])
+    if match is None or not is_path or match["path"].endswith((".whl", ".tar.gz", ".zip")):
         return None
-    extras = tuple(extra.strip() for extra in (found["extras"] or "").split(",") if extra.strip())
-    return found["path"], extras
+    extras = tuple(extra.strip() for extra in (match["extras"] or "").split(",") if extra.strip())
+    return match["path"], extras
 
 
 def _lines(path: Path, text: str) -> Iterator[FileLine]:
@@ -388,16 +388,16 @@ def _split(text: str) -> tuple[str, str]:
 
 def _unquoted(value: str) -> str:
     try:
-        words = shlex.split(value)
+        parts = shlex.split(value)
     except ValueError:
         return value.strip()
-    return words[0] if len(words) == 1 else value.strip()
+    return parts[0] if len(parts) == 1 else value.strip()
 
 
 def _second_mpi(text: str) -> tuple[str, str] | None:
     """Refuse a second MPI, which would overwrite bin/mpirun of Intel MPI."""
-    found = _NAME.match(text)
-    mpi = _OTHER_MPIS.get(canonicalize_name(found[0])) if found else None
+    match = _NAME.match(text)
+    mpi = _OTHER_MPIS.get(canonicalize_name(match[0])) if match else None
     if mpi is None:
         return None
     return (
@@ -407,19 +407,19 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
-    place = _url_of(text)
-    if _REPOSITORY.match(place):
+    location = _url_of(text)
+    if _REPOSITORY.match(location):
         return "hosts do not clone repositories", _MAKE_WHEEL
-    if place.startswith("file:") or re.match(r"(\.|~|/|[A-Za-z]:\\)", place):
+    if location.startswith("file:") or re.match(r"(\.|~|/|[A-Za-z]:\\)", location):
         return "a path of the control machine does not exist on hosts", _MAKE_WHEEL
-    if re.match(r"https?://[^/]*@", place):
+    if re.match(r"https?://[^/]*@", location):
         return (
             "a password here would be recorded with the environment",
             "put it into ~/.netrc of the machine that downloads",
         )
-    if re.match(r"https?://", place):
-        file = place.partition("#")[0].partition(";")[0].strip()
-        if place == text:
+    if re.match(r"https?://", location):
+        file = location.partition("#")[0].partition(";")[0].strip()
+        if location == text:
             name = file.rpartition("/")[2].partition("-")[0] or "NAME"
             return "a URL needs the name of its package", f"write `{name} @ {file}`"
         if not file.endswith(".whl"):
@@ -468,7 +468,7 @@ def read_package_request(
 def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> PackageRequest:
     """Return what a build backend has answered, with the extras of `each`. A version of torch that the plan does not
     have is left out with a note, as are lines that hosts cannot install."""
-    found = PackageRequest()
+    request = PackageRequest()
     reader, target = _RequirementsReader(each.scope), {**_TARGET, "python_version": plan.python}
     for text in requires:
         line = FileLine(each.path, 0, text, text)
@@ -479,10 +479,10 @@ def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> 
                     continue
                 required.marker = None
                 line = replace(line, text=str(required))
-        found = _merge(found, reader.read_line(line))
-    if (error := contradiction(plan, found.lines, found.origins)) is not None:
-        found = without_torch(found, error.message)
-    return found
+        request = _merge(request, reader.read_line(line))
+    if (error := contradiction(plan, request.lines, request.origins)) is not None:
+        request = without_torch(request, error.message)
+    return request
 
 
 def without_torch(request: PackageRequest, why: str) -> PackageRequest:
@@ -539,20 +539,20 @@ def with_project_indexes(named: Sources, declared: Sources, packages: Collection
     refused |= {url: "--extra-index-url" for url in declared.extra_index_urls if plain_url(url) not in allowed}
     refused |= {url: "--find-links" for url in declared.find_links if plain_url(url) not in allowed}
     bound = dict[IndexBinding, None]()
-    for each in declared.bound:
-        url = TORCH_CPU if is_of_pytorch(each.url) else allowed.get(plain_url(each.url), "")
-        names = [name for name in packages if fnmatchcase(name, each.name)]
-        if names and not each.url:
+    for binding in declared.bound:
+        url = TORCH_CPU if is_of_pytorch(binding.url) else allowed.get(plain_url(binding.url), "")
+        names = [name for name in packages if fnmatchcase(name, binding.name)]
+        if names and not binding.url:
             raise UserError(
-                f"the project takes {names[0]} from the index {quote(each.label)}, which its files do not define",
+                f"the project takes {names[0]} from the index {quote(binding.label)}, which its files do not define",
                 fix=f"add its URL to {PYPROJECT}",
             )
         if names and not url:
-            refused.setdefault(each.url, "--extra-index-url")
-        bound |= {each._replace(name=name, url=url): None for name in names or [each.name] if "*" not in name}
+            refused.setdefault(binding.url, "--extra-index-url")
+        bound |= {binding._replace(name=name, url=url): None for name in names or [binding.name] if "*" not in name}
     if refused:
         indexes = join_words([strip_login(url) for url in refused])
-        names = [each.name for each in bound if not each.url and each.name in packages]
+        names = [binding.name for binding in bound if not binding.url and binding.name in packages]
         is_named = re.search(rf"({PYPROJECT}|{UV_LOCK})", str(line)) is not None
         options = [] if is_named else [word for url, option in refused.items() for word in (option, plain_url(url))]
         raise IndexNotNamed(
@@ -568,11 +568,11 @@ def _absolute(location: str, option: str) -> str:
     path = directory_of(location)
     if path is None:
         return location
-    place = expand_tilde(path).absolute()
-    if not place.is_dir():
-        what = "is not a directory" if place.exists() else "does not exist"
+    directory = expand_tilde(path).absolute()
+    if not directory.is_dir():
+        what = "is not a directory" if directory.exists() else "does not exist"
         raise UserError(
             f"{option} {quote(location)} {what}",
             fix=Fix("choose a directory of wheels; `ipexctl install --download-only` makes one"),
         )
-    return str(place)
+    return str(directory)

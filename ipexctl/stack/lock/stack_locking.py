@@ -96,7 +96,7 @@ def find_older(
     bare = (line for line in map(Requirement, lines) if not line.specifier and not line.url)
     names = (name for line in bare if (name := canonicalize_name(line.name)) in packages)
     newest = {name: found.newest(name, SpecifierSet(), python) for name in names}
-    return {name: each for name, each in newest.items() if each is not None and each > Version(packages[name])}
+    return {name: newer for name, newer in newest.items() if newer is not None and newer > Version(packages[name])}
 
 
 def note_on_older(older: Mapping[str, Version], packages: Mapping[str, str], found: Availability) -> str:
@@ -104,7 +104,7 @@ def note_on_older(older: Mapping[str, Version], packages: Mapping[str, str], fou
     empty."""
     shown = []
     for name, newest in older.items():
-        sources = {each.source for each in found.of(name) if each.version == str(newest)}
+        sources = {wheel.source for wheel in found.of(name) if wheel.version == str(newest)}
         shown.append(f"{name} {packages[name]} ({join_words(sorted(sources))} has {newest})")
     return f"older than the newest: {join_names(shown, _SHOWN)}" if shown else ""
 
@@ -145,25 +145,27 @@ def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping
     and wheels that no index has, are the user's own: only the check of imports tells. `held`: packages of the
     environment that gets more.
     """
-    torch, found = lock.packages.get(TORCH), index_answer.availability
+    torch, availability = lock.packages.get(TORCH), index_answer.availability
     indexes = {source.label for source in index_answer.sources if source.kind == "index"}
-    builds = [each for name in _FOR_ONE_TORCH for each in found.of(name)]
-    published = {each.sha256 for each in builds if each.source in indexes}
-    named = {each.filename for each in builds if each.source not in indexes}
-    wheels = [each for each in lock.wheels if each.name in _FOR_ONE_TORCH and Version(each.version).local is None]
-    wheels = [each for each in wheels if each.sha256 in published and not (each.path and each.filename in named)]
+    builds = [wheel for name in _FOR_ONE_TORCH for wheel in availability.of(name)]
+    published = {wheel.sha256 for wheel in builds if wheel.source in indexes}
+    named = {wheel.filename for wheel in builds if wheel.source not in indexes}
+    wheels = [wheel for wheel in lock.wheels if wheel.name in _FOR_ONE_TORCH and Version(wheel.version).local is None]
+    wheels = [wheel for wheel in wheels if wheel.sha256 in published and not (wheel.path and wheel.filename in named)]
     if not wheels or torch is None or lock.is_cuda:
         return None
-    one, names = len(wheels) == 1, join_words([each.name for each in wheels])
-    what = f"{join_words([f'{each.name} {each.version}' for each in wheels])} in reach {'is' if one else 'are'} built"
+    one, names = len(wheels) == 1, join_words([wheel.name for wheel in wheels])
+    what = (
+        f"{join_words([f'{wheel.name} {wheel.version}' for wheel in wheels])} in reach {'is' if one else 'are'} built"
+    )
     fix = (
         f"PyTorch's index for CPUs has {'its build' if one else 'their builds'}, {TORCH_CPU}: use a machine that "
         f"reaches it, or name a mirror of it, --extra-index-url URL, or a directory with the wheel{'s' * (not one)}, "
         f"--find-links DIR; or leave out {names} and what requires {'it' if one else 'them'}"
     )
-    if own := [f"{each.name} {held[each.name]}" for each in wheels if each.name in held]:
-        place = f"directory or index from which the environment has {join_words(own)}"
-        fix = f"name again the {place}: --find-links DIR or --extra-index-url URL"
+    if own := [f"{wheel.name} {held[wheel.name]}" for wheel in wheels if wheel.name in held]:
+        origin = f"directory or index from which the environment has {join_words(own)}"
+        fix = f"name again the {origin}: --find-links DIR or --extra-index-url URL"
     return f"{what} for torch with CUDA, and the hosts get torch {torch}: importing {names} would fail", fix
 
 
@@ -172,7 +174,7 @@ def unneeded_lines(request: InstallRequest, names: Iterable[str]) -> tuple[str, 
     known. Pure."""
     if request.needed is None:
         return ()
-    of_script = {name for each in request.needed for name in known_packages().get(each, (each,))}
+    of_script = {name for module in request.needed for name in known_packages().get(module, (module,))}
     left = {*map(canonicalize_name, names)} - {canonicalize_name(project_of(name)) for name in of_script}
     listed = (line for line in request.env.packages if line in request.origins)
     return tuple(line for line in listed if canonicalize_name(Requirement(line).name) in left)
@@ -258,10 +260,10 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
 
 def _leave_torch_out(context: InstallContext, why: str) -> None:
     request = context.request
-    found = without_torch(PackageRequest(lines=request.env.packages, origins=request.origins), why)
-    env = replace(request.env, packages=found.lines)
-    context.request = replace(request, env=env, origins=found.origins, left_out=(*request.left_out, *found.left_out))
-    context.notes += found.notes
+    fewer = without_torch(PackageRequest(lines=request.env.packages, origins=request.origins), why)
+    env = replace(request.env, packages=fewer.lines)
+    context.request = replace(request, env=env, origins=fewer.origins, left_out=(*request.left_out, *fewer.left_out))
+    context.notes += fewer.notes
 
 
 def _check_against(plan: StackPlan, context: InstallContext) -> None:
@@ -304,10 +306,10 @@ class _Locking:
             if isinstance(from_wheelhouse, LockedStack):
                 return from_wheelhouse
         if sources.offline:
-            found = self._from_directories(and_pips=True)
-            if isinstance(found, LockedStack):
-                return found
-            failure = found if from_wheelhouse is None else from_wheelhouse  # report the named directory first
+            local = self._from_directories(and_pips=True)
+            if isinstance(local, LockedStack):
+                return local
+            failure = local if from_wheelhouse is None else from_wheelhouse  # report the named directory first
             if isinstance(failure, HostError):
                 raise failure
             return failure
@@ -460,10 +462,10 @@ class _Locking:
             (uv,) = sized(maker, (uv,), index_answer)
         labels = call_labels(request.sources)
         origins = {
-            wheel.name: plain_url(each.source)
+            wheel.name: plain_url(candidate.source)
             for wheel in lock.wheels
-            for each in index_answer.availability.of(wheel.name)
-            if each.source in labels and each.sha256 == wheel.sha256
+            for candidate in index_answer.availability.of(wheel.name)
+            if candidate.source in labels and candidate.sha256 == wheel.sha256
         }
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
@@ -472,8 +474,8 @@ class _Locking:
         """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""
         context, unread, tree = self.context, self.context.request.unread, self.context.request.tree
         context.request = replace(context.request, unread=())  # read once
-        for each in unread:
-            name = os.path.relpath(each.path)
+        for listed in unread:
+            name = os.path.relpath(listed.path)
             if tree is None:
                 context.unread.append(name)
                 what = f"the list of {name} is known once it is installed, because the code of its build makes it"
@@ -482,23 +484,23 @@ class _Locking:
             what = f"{context.first.name} reads the list of {name}, which runs the code of its build there"
             context.watch(Notice(what))
             try:
-                reply = self._ask_backend(each, tree, plan, index_answer, maker, uv)
+                reply = self._ask_backend(listed, tree, plan, index_answer, maker, uv)
                 requires, why = [*reply.requires], reply.message and f"its build says {reply.message}"
             except (LacksPackage, UserError) as error:  # of what the build needs
                 requires, why = [], str(error)
             request = context.request
-            lists = request.env.lists if why else (*request.env.lists, digest_of_list(each.path))
+            lists = request.env.lists if why else (*request.env.lists, digest_of_list(listed.path))
             if why:
-                requires = [line.text for line in each.shown("")]
+                requires = [line.text for line in listed.shown("")]
                 shown = f"read as far as its text shows it ({', '.join(requires[:_SHOWN])})" if requires else "left out"
                 context.notes.append(f"the list of {name} is {shown}: {why}")
-            found = read_answer(each, requires, plan)
+            answer = read_answer(listed, requires, plan)
             env = replace(
-                request.env, packages=tuple(dict.fromkeys((*request.env.packages, *found.lines))), lists=lists
+                request.env, packages=tuple(dict.fromkeys((*request.env.packages, *answer.lines))), lists=lists
             )
-            origins, left_out = {**request.origins, **found.origins}, (*request.left_out, *found.left_out)
+            origins, left_out = {**request.origins, **answer.origins}, (*request.left_out, *answer.left_out)
             context.request = replace(request, env=env, origins=origins, left_out=left_out)
-            context.notes += found.notes
+            context.notes += answer.notes
 
     def _ask_backend(
         self, asked: BackendList, tree: Path, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel
@@ -543,22 +545,23 @@ class _Locking:
         by_url = (line.name for line in map(Requirement, request.env.packages) if line.url is not None)
         left_out = {*dict(request.own), *map(canonicalize_name, by_url)}
         bindings = [
-            each
-            for each in (*request.sources.bound, *bindings)
-            if each.name not in left_out and is_for_hosts(each.marker, plan.python)
+            binding
+            for binding in (*request.sources.bound, *bindings)
+            if binding.name not in left_out and is_for_hosts(binding.marker, plan.python)
         ]
         if request.sources.offline or not bindings:
             return {}, index_answer, False
-        labels, names = {each.url: each.label for each in bindings if each.url}, {each.name for each in bindings}
+        labels = {binding.url: binding.label for binding in bindings if binding.url}
+        names = {binding.name for binding in bindings}
         sources = [Source("explicit", url, label) for url, label in labels.items()]
-        found = query_indexes(maker.session, maker.python, sources, names, index_answer.settings)
+        answer = query_indexes(maker.session, maker.python, sources, names, index_answer.settings)
         joined = replace(
             index_answer,
-            sources=(*index_answer.sources, *found.sources),
-            logins={**index_answer.logins, **found.logins},
+            sources=(*index_answer.sources, *answer.sources),
+            logins={**index_answer.logins, **answer.logins},
         )
-        bound = find_bound_wheels(bindings, found, plan, request.hashes, install_line(self.context.typed))
-        return bound, joined, bool(found.availability.failures)
+        bound = find_bound_wheels(bindings, answer, plan, request.hashes, install_line(self.context.typed))
+        return bound, joined, bool(answer.availability.failures)
 
     def _make(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, bound: Mapping[str, NamedWheels]
@@ -654,11 +657,11 @@ class _Locking:
         sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
         ask = partial(query_indexes, maker.session, maker.python, sources, settings=index_answer.settings, sdists=True)
         try:
-            found = ask(named_projects(lines)).availability if lines and sources else NOT_QUERIED
+            availability = ask(named_projects(lines)).availability if lines and sources else NOT_QUERIED
         except HostError:  # the note is not worth an error
-            found = NOT_QUERIED
-        older = find_older(lines, lock.packages, found, plan.python)
-        self.context.notes += filter(None, (note_on_older(older, lock.packages, found),))
+            availability = NOT_QUERIED
+        older = find_older(lines, lock.packages, availability, plan.python)
+        self.context.notes += filter(None, (note_on_older(older, lock.packages, availability),))
         return older
 
     def _leave_out(self, error: LacksPackage | LacksVersion | Conflict, plan: StackPlan) -> bool:
@@ -679,7 +682,7 @@ class _Locking:
 
     def _take_package(self, name: str) -> bool:
         """True if a line of a list that names a module (`sklearn`, `PIL`) names its package now."""
-        line = next((each for each in self.context.request.env.packages if Requirement(each).name.lower() == name), "")
+        line = next((text for text in self.context.request.env.packages if Requirement(text).name.lower() == name), "")
         package = next(iter(known_packages().get(re.split(r"[^\w.-]", line)[0], ())), name)
         is_module = canonicalize_name(project_of(package)) != name
         return is_module and self._change_line(line, package, f" names a module; its package is taken: {package}")
@@ -697,7 +700,7 @@ class _Locking:
         context, request = self.context, self.context.request
         if line not in request.origins:
             return False
-        env = replace(request.env, packages=tuple(package if each == line else each for each in request.env.packages))
+        env = replace(request.env, packages=tuple(package if old == line else old for old in request.env.packages))
         origin = request.origins[line]
         context.request = replace(request, env=env, origins={**request.origins, package: origin})
         context.notes.append(f"{origin}: {line}{note}")
@@ -763,17 +766,17 @@ class _Locking:
         Empty if the indexes do not answer."""
         ask = partial(query_indexes, maker.session, maker.python, index_answer.sources, names, index_answer.settings)
         try:
-            found = ask(sdists=True).availability
+            answer = ask(sdists=True).availability
         except HostError:
             return []
         lines = map(Requirement, self.context.request.env.packages)
         allowed: dict[str, SpecifierSet] = {canonicalize_name(line.name): line.specifier for line in lines}
-        sources = {name: [each for each in found.of(name) if not each.filename.endswith(".whl")] for name in names}
+        sources = {name: [file for file in answer.of(name) if not file.filename.endswith(".whl")] for name in names}
         return [
             name
-            for name in filter(found.of, names)
+            for name in filter(answer.of, names)
             if not any(
-                allowed.get(name, SpecifierSet()).filter((each.version for each in sources[name]), prereleases=True)
+                allowed.get(name, SpecifierSet()).filter((file.version for file in sources[name]), prereleases=True)
             )
         ]
 
@@ -788,20 +791,20 @@ class _Locking:
         )
         asked = {canonicalize_name(line.name) for line in lines if line.url is not None or line.specifier.prereleases}
         kept = context.extended.packages if context.extended is not None else {}
-        found = [
+        early_names = [
             name
             for name, version in lock.packages.items()
             if Version(version).is_prerelease and name not in asked.union(left_out) and kept.get(name) != version
         ]
-        if not found:
+        if not early_names:
             return []
         answer = query_indexes(
-            maker.session, maker.python, index_answer.sources, found, index_answer.settings, sdists=True
+            maker.session, maker.python, index_answer.sources, early_names, index_answer.settings, sdists=True
         ).availability
-        newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in found}
+        newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in early_names}
         limits = [f"{name}<={version}" for name, version in newest.items() if version is not None]
-        early = ((name, each) for name in newest if newest[name] is not None for each in answer.versions(name))
-        return limits + [f"{name}!={each}" for name, each in early if is_prerelease(each)]
+        early = ((name, other) for name in newest if newest[name] is not None for other in answer.versions(name))
+        return limits + [f"{name}!={other}" for name, other in early if is_prerelease(other)]
 
     def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
         """Return how the machine that makes the lock gets the project's files, which are sent to node0 if it is
@@ -845,8 +848,8 @@ class _Locking:
         for name, reason in ((item.blob.name, fetched.failed.get(item.blob.sha256)) for item in items):
             if reason:
                 raise HostError(f"{name} cannot be downloaded: {reason}")
-        kept = [(each, each.path or f"{here.location.store}/{each.sha256}/{each.filename}") for each in wheels]
-        if local := [(each.stored_file, Path(path)) for each, path in kept if each.path or not by_node0]:
+        kept = [(wheel, wheel.path or f"{here.location.store}/{wheel.sha256}/{wheel.filename}") for wheel in wheels]
+        if local := [(wheel.stored_file, Path(path)) for wheel, path in kept if wheel.path or not by_node0]:
             store.push(local)
 
 

@@ -110,20 +110,23 @@ def pip_settings(session: Session, python: str) -> PipSettings:
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """Return the sources to query, each once: those of the call first, PyPI last among the indexes. `here`: True if the
-    machine that asks is the control machine; only it can read directories that the call names. `besides`: indexes of
-    the stacks."""
+    """Return the sources to query, each once. Indexes come first, in the order of the call, pip's settings and the
+    table, with PyPI as the last of them; then the stacks' public ones; directories and pages come last.
+
+    `--index-url` replaces all but the call's own sources. `here`: True if the machine that asks is the control machine;
+    only it can read directories that the call names. `besides`: indexes of the stacks.
+    """
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
-    found = [_links(location) for location in (*links, *settings.find_links)]
+    pages = [_links(location) for location in (*links, *settings.find_links)]
     if sources.offline or settings.no_index:
-        return _once(source for source in found if not sources.offline or source.directory is not None)
+        return _once(source for source in pages if not sources.offline or source.directory is not None)
     if sources.index_url:
         return _once([*_pypi_last((*sources.extra_index_urls, sources.index_url)), *map(_links, links)])
     extra = (*sources.extra_index_urls, *settings.extra_index_urls)
     of_rows = [source for source in besides if source.kind == "index" and not source.is_of_stacks]
     indexes = _pypi_last((*extra, *(source.url for source in of_rows), settings.index_url or PYPI))
-    return _once([*indexes, *(source for source in besides if source not in of_rows), *found])
+    return _once([*indexes, *(source for source in besides if source not in of_rows), *pages])
 
 
 def plain_url(url: str) -> str:
@@ -136,7 +139,7 @@ def is_for_hosts(marker: str, *pythons: str) -> bool:
     be evaluated counts as true."""
     linux = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     versions = pythons or [f"3.{minor}" for minor in range(8, 20)]
-    places = ({**linux, "python_version": each, "python_full_version": f"{each}.0"} for each in versions)
+    places = ({**linux, "python_version": version, "python_full_version": f"{version}.0"} for version in versions)
     try:
         return not marker or any(map(Marker(marker).evaluate, places))
     except ValueError:  # also of comparisons that make no sense
@@ -170,8 +173,8 @@ def silent_index(availability: Availability) -> SourceFailure | None:
     """Return an index that did not answer; None if all did. PyTorch's and Intel's indexes do not count, because they
     have only torch and its extensions."""
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
-    others = (each for each in availability.failures if each.source not in of_stacks)
-    return next((each for each in others if urlsplit(each.source).hostname not in _STACK_HOSTS), None)
+    others = (failure for failure in availability.failures if failure.source not in of_stacks)
+    return next((failure for failure in others if urlsplit(failure.source).hostname not in _STACK_HOSTS), None)
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
@@ -180,16 +183,16 @@ def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
     A stack's index is replaced by the pages of the queried projects that it has: uv adds pages to the project's first
     index.
     """
-    found: list[Source] = []
+    for_uv: list[Source] = []
     for source in answer.sources:
         if not source.is_of_stacks:
-            found.append(source)
+            for_uv.append(source)
             continue
         for project, candidates in answer.availability.candidates.items():
             if any(candidate.source == source.label for candidate in candidates):
                 page = f"{source.url.rstrip('/')}/{project}/"
-                found.append(Source("links", page, f"{source.label}: {project}"))
-    return tuple(found)
+                for_uv.append(Source("links", page, f"{source.label}: {project}"))
+    return tuple(for_uv)
 
 
 def query_indexes(
@@ -215,7 +218,7 @@ def query_indexes(
     done = call(session, "env.indexes", "ask", request, AgentPlace(python))
     reply = done.decode(QueryReply)
     candidates = {
-        project: _from_first_index_with_version(found, queried) for project, found in reply.candidates.items()
+        project: _from_first_index_with_version(wheels, queried) for project, wheels in reply.candidates.items()
     }
     availability = Availability(candidates, reply.answered, reply.failures)
     answered = tuple(source for source in queried if source.label in reply.answered)
@@ -271,15 +274,15 @@ def _links(location: str) -> Source:
 
 def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
     """Drop duplicates and make labels unique, because answers are matched by label."""
-    found: dict[str, Source] = {}
+    by_label: dict[str, Source] = {}
     for source in sources:
-        if any(source.url.rstrip("/") == other.url.rstrip("/") for other in found.values()):
+        if any(source.url.rstrip("/") == other.url.rstrip("/") for other in by_label.values()):
             continue
         label, number = source.label, 2
-        while label in found:
+        while label in by_label:
             label, number = f"{source.label} ({number})", number + 1
-        found[label] = Source(source.kind, source.url, label)
-    return tuple(found.values())
+        by_label[label] = Source(source.kind, source.url, label)
+    return tuple(by_label.values())
 
 
 def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
@@ -338,9 +341,9 @@ class IndexCache:
         one that asked."""
         try:
             document = self._document_of(machine)
-            found = {project: document["projects"][project] for project in projects}
-            at = min(float(part["at"]) for part in found.values())
-            candidates = {project: tuple(_wheels(project, part["wheels"])) for project, part in found.items()}
+            parts = {project: document["projects"][project] for project in projects}
+            at = min(float(part["at"]) for part in parts.values())
+            candidates = {project: tuple(_wheels(project, part["wheels"])) for project, part in parts.items()}
             failures = tuple(SourceFailure(str(source), str(reason)) for source, reason in document["failures"])
             availability = Availability(candidates, tuple(map(str, document["answered"])), failures)
         except (KeyError, TypeError, ValueError):

@@ -246,15 +246,15 @@ def uv_for_node(availability: Availability | None, glibc: str, sources: Sources)
     """Return the newest uv in the node's indexes, else the control machine's if it runs on the node, else the newest in
     directories that the call names. Raises a HostError if there is none."""
     # uv's wheels fit every Python, so only the platform matters.
-    found = [
+    fitting = [
         (version, candidate)
         for candidate, version in (availability or NOT_QUERIED).runnable("uv", Target("3.8", glibc))
         if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
         # Only http URLs, because a file would be on one machine's disk.
         if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")
     ]
-    if found:
-        newest = max(found, key=lambda item: item[0])[1]
+    if fitting:
+        newest = max(fitting, key=lambda item: item[0])[1]
         return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
     binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
     if binary is None:
@@ -269,16 +269,16 @@ def uv_for_node(availability: Availability | None, glibc: str, sources: Sources)
 
 def _uv_in_directories(sources: Sources, glibc: str) -> Wheel | None:
     places = [directory_of(option) for option in (sources.wheelhouse, *sources.find_links) if option]
-    paths = {path.name: path for place in places if place for path in sorted(Path(place).glob("uv-*.whl"))}
+    paths = {path.name: path for directory in places if directory for path in sorted(Path(directory).glob("uv-*.whl"))}
     available = tuple(AvailableWheel("uv", "", name, "") for name in paths)
-    found = [
+    fitting = [
         (version, paths[candidate.filename])
         for candidate, version in Availability({"uv": available}).runnable("uv", Target("3.8", glibc))
         if version >= _OLDEST_UV
     ]
-    if not found:
+    if not fitting:
         return None
-    version, path = max(found)
+    version, path = max(fitting)
     return Wheel("uv", str(version), path.name, sha256_of(path), path.stat().st_size, path=str(path))
 
 
@@ -383,17 +383,17 @@ class NamedWheels:
         """Return the path or URL of the newest wheel that the requirements allow; empty if none fits."""
         project = _project_in(self.wheels[0][1]) if self.wheels else ""
         held = [line.specifier for line in map(Requirement, requirements) if canonicalize_name(line.name) == project]
-        allowed = (path for version, path in self.wheels if all(each.contains(version, True) for each in held))
+        allowed = (path for version, path in self.wheels if all(limit.contains(version, True) for limit in held))
         return next(allowed, "")
 
     @property
     def versions(self) -> str:
         """Return the versions that fit the hosts, joined for a message. If none fits, these are the others, each with
         `for other hosts`; empty if there are no wheels."""
-        found = [str(version) for version, _ in self.wheels] or [
+        texts = [str(version) for version, _ in self.wheels] or [
             f"{version} for other hosts" for version in self.others
         ]
-        return ", ".join(dict.fromkeys(found))
+        return ", ".join(dict.fromkeys(texts))
 
 
 def _project_in(path: str) -> str:
@@ -402,8 +402,8 @@ def _project_in(path: str) -> str:
 
 def wheels_in_directories(sources: Sources) -> frozenset[str]:
     """Return the normalized names of packages of which a directory that the call names has wheels."""
-    places = [directory_of(place) for place in (sources.wheelhouse, *sources.find_links) if place]
-    return frozenset(_project_in(str(path)) for place in places if place for path in Path(place).glob("*.whl"))
+    places = [directory_of(location) for location in (sources.wheelhouse, *sources.find_links) if location]
+    return frozenset(_project_in(str(path)) for location in places if location for path in Path(location).glob("*.whl"))
 
 
 def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]) -> dict[str, NamedWheels]:
@@ -411,10 +411,10 @@ def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]
     built do not count."""
     ranks = tag_ranks(plan.python, plan.glibc)
     left_out = {*_projects_of(plan.requirements), *builds, "uv"}
-    found: dict[str, NamedWheels] = {}
-    options = [("--wheelhouse", sources.wheelhouse), *(("--find-links", place) for place in sources.find_links)]
-    for option, place in options:
-        directory = directory_of(place) if place else None
+    by_name: dict[str, NamedWheels] = {}
+    options = [("--wheelhouse", sources.wheelhouse), *(("--find-links", location) for location in sources.find_links)]
+    for option, location in options:
+        directory = directory_of(location) if location else None
         for path in sorted(Path(directory).glob("*.whl")) if directory else ():
             try:
                 name, version, _, tags = parse_wheel_filename(path.name)
@@ -422,13 +422,13 @@ def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]
                 continue
             if name in left_out:
                 continue
-            known = found.get(name, NamedWheels(f"{option} {tilde_path(Path(str(directory)))}", ()))
+            known = by_name.get(name, NamedWheels(f"{option} {tilde_path(Path(str(directory)))}", ()))
             if any(tag in ranks for tag in tags):
                 wheels = tuple(sorted((*known.wheels, (version, str(path))), reverse=True))
-                found[name] = replace(known, wheels=wheels)
+                by_name[name] = replace(known, wheels=wheels)
             else:
-                found[name] = replace(known, others=(*known.others, str(version)))
-    return found
+                by_name[name] = replace(known, others=(*known.others, str(version)))
+    return by_name
 
 
 def find_bound_wheels(
@@ -440,16 +440,16 @@ def find_bound_wheels(
 ) -> dict[str, NamedWheels]:
     """Return package → its wheels in the index of its own. `index_answer`: the answer of these indexes. `line`: the
     command of the call, for fixes."""
-    found: dict[str, NamedWheels] = {}
+    by_name: dict[str, NamedWheels] = {}
     failures = {failure.source: failure.reason for failure in index_answer.availability.failures}
     for name, url, label, _ in bindings:
         usable = [
-            ((not each.yanked, not version.is_prerelease, version), f"{each.url}#sha256={each.sha256 or ''}")
-            for each, version in index_answer.availability.runnable(name, Target(plan.python, plan.glibc))
-            if each.source == label and (each.sha256 is None or each.sha256 in hashes.get(name, {each.sha256}))
+            ((not file.yanked, not version.is_prerelease, version), f"{file.url}#sha256={file.sha256 or ''}")
+            for file, version in index_answer.availability.runnable(name, Target(plan.python, plan.glibc))
+            if file.source == label and (file.sha256 is None or file.sha256 in hashes.get(name, {file.sha256}))
         ]
         wheels = tuple((key[-1], wheel.removesuffix("#sha256=")) for key, wheel in sorted(usable, reverse=True))
-        others = [each.version for each in index_answer.availability.of(name) if each.source == label]
+        others = [file.version for file in index_answer.availability.of(name) if file.source == label]
         what = f"{name} comes only from {label}, an index of the project's own"
         problem: HostError | UserError | None = None
         if not url:
@@ -460,8 +460,8 @@ def find_bound_wheels(
             problem = HostError(f"{what}, which gave no answer ({failures[label]})", fix)
         elif others and not usable and name in hashes:
             problem = HostError(f"{what}, which has no file of it with a sha256 of the project's files", _OTHER_FILE)
-        found.setdefault(name, NamedWheels(label, wheels, tuple(others), problem))
-    return found
+        by_name.setdefault(name, NamedWheels(label, wheels, tuple(others), problem))
+    return by_name
 
 
 def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], message: str) -> HostError | UserError:
@@ -478,17 +478,17 @@ def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], m
 
 
 def _unfit(what: str, name: str, wheels: NamedWheels) -> HostError | UserError:
-    option, _, place = wheels.option.partition(" ")
+    option, _, path = wheels.option.partition(" ")
     if wheels.problem is not None:
         return wheels.problem
-    if not place:
+    if not path:
         return UserError(
             f"{what}, but {option}, from which alone the project takes {name}, has {wheels.versions or 'none'}",
             fix=f"require a version that it has, or name a directory with the wheel of {name}: --find-links DIR",
         )
     return UserError(
-        f"{what}, but {place} has only {name} {wheels.versions}; an index is not asked for a package that {option} has",
-        fix=f"build the version again, or take it out of {place}",
+        f"{what}, but {path} has only {name} {wheels.versions}; an index is not asked for a package that {option} has",
+        fix=f"build the version again, or take it out of {path}",
     )
 
 
@@ -508,8 +508,8 @@ def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer
         "logins": index_answer.logins,
         "timeout": INDEX_ANSWER,
     }
-    found = maker.call("env.indexes", "sizes", request).record("sizes")
-    return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
+    sizes = maker.call("env.indexes", "sizes", request).record("sizes")
+    return tuple(replace(w, size=sizes.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 
 
 class NoWheel(Exception):

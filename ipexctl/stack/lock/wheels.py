@@ -101,13 +101,13 @@ class Availability:
         `+cpu` is preferred to one without a label, builds with another label never count, and yanked wheels are the
         last choice."""
         wanted = _version(version)
-        found = [
+        of_version = [
             (candidate, known)
             for candidate, known in self.runnable(project, target)
             if wanted is not None and Version(known.public) == wanted
         ]
         for local in _LOCALS:
-            good = [candidate for candidate, known in found if known.local == local]
+            good = [candidate for candidate, known in of_version if known.local == local]
             if good:
                 return min(good, key=lambda candidate: candidate.yanked)
         return None
@@ -130,7 +130,7 @@ class Availability:
         """Return the newest release that is not yanked and that this Python may use; None if there is none. Platform
         and glibc do not count."""
         usable = (c for c in self.of(project) if not c.yanked and _allows(c.requires_python, python))
-        known = (version for version in (_version(each.version) for each in usable) if version is not None)
+        known = (version for version in (_version(wheel.version) for wheel in usable) if version is not None)
         return max((version for version in known if specifier.contains(version, prereleases=False)), default=None)
 
     def versions(self, project: str) -> tuple[str, ...]:
@@ -141,9 +141,9 @@ class Availability:
         """Return the Pythons for which there are wheels of this version, oldest first. Wheels for any Python 3 are not
         seen."""
         parsed = [_parse_filename(candidate.filename) for candidate in self.of(project)]
-        tags = [tag.interpreter for each in parsed if each and each[0].base_version == version for tag in each[1]]
-        found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
-        return tuple(sorted(found, key=version_key))
+        tags = [tag.interpreter for file in parsed if file and file[0].base_version == version for tag in file[1]]
+        versions = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
+        return tuple(sorted(versions, key=version_key))
 
     def runnable(self, project: str, target: Target) -> Iterator[tuple[AvailableWheel, Version]]:
         """Yield the wheels that the target can install, each with its version. Files that are no wheels are left
@@ -206,8 +206,8 @@ def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
 
 def glibc_minor(glibc: str) -> int:
     """Return `28` for `2.28`. A text that is no glibc 2 counts as 2.17, the oldest that is assumed."""
-    found = re.match(r"2\.(\d+)", glibc)
-    return int(found[1]) if found else OLDEST_GLIBC
+    match = re.match(r"2\.(\d+)", glibc)
+    return int(match[1]) if match else OLDEST_GLIBC
 
 
 @lru_cache(maxsize=1024)

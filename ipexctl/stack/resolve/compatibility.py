@@ -66,10 +66,10 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
 
 def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
     """Group hosts by what decides which rows run there: profile → names of its hosts."""
-    found: dict[HostProfile, list[str]] = {}
+    by_profile: dict[HostProfile, list[str]] = {}
     for name, facts in hosts.items():
-        found.setdefault(profile(facts), []).append(name)
-    return {kind: tuple(names) for kind, names in found.items()}
+        by_profile.setdefault(profile(facts), []).append(name)
+    return {kind: tuple(names) for kind, names in by_profile.items()}
 
 
 def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
@@ -180,10 +180,12 @@ def _none_common(
         if kind.pythons is not None and wanted not in kind.pythons
         for name in names
     )
-    found = tuple(
+    examples = tuple(
         (names, _sorted(kind.pythons)) for kind, names in list(host_groups.items())[:_EXAMPLES] if kind.pythons
     )
-    return because(reasons.no_common_python, part=part, built_for=supported, found=found, install=wanted, hosts=lacking)
+    return because(
+        reasons.no_common_python, part=part, built_for=supported, found=examples, install=wanted, hosts=lacking
+    )
 
 
 def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Reason | None:
@@ -226,9 +228,9 @@ def _best_of(paths: Collection[str], rankings: Sequence[Sequence[str]]) -> str:
 
 
 def _ranked(python: str, facts: Facts) -> list[str]:
-    good = [each for each in usable_pythons(facts) if minor(each.version or "") == python]
-    good.sort(key=lambda each: (each.libc != "glibc", each.arch is None, each.venv is False))
-    return list(dict.fromkeys(each.path for each in good))
+    good = [entry for entry in usable_pythons(facts) if minor(entry.version or "") == python]
+    good.sort(key=lambda entry: (entry.libc != "glibc", entry.arch is None, entry.venv is False))
+    return list(dict.fromkeys(entry.path for entry in good))
 
 
 def queried_indexes(wheels: Availability) -> QueriedIndexes:

@@ -140,9 +140,9 @@ class _ConstraintReader:
         if self.request.torch is None:
             return rows
         requested = _public(self.request.torch)
-        found = rows_with_torch(requested, rows)
-        if found:
-            return found
+        narrowed = rows_with_torch(requested, rows)
+        if narrowed:
+            return narrowed
         matching = next((row.name for row in rows_with_torch(requested, self.table)), None)
         matching = matching or next((row.name for row in self.table if row.line == minor(requested)), None)
         stack, line = rows[0].name, rows[0].line
@@ -154,13 +154,13 @@ class _ConstraintReader:
         ipex, stack = self.request.ipex, self.request.stack
         if ipex is None:
             return rows
-        found = []
+        narrowed = []
         for row in rows:
             good = tuple(b for b in row.ipex_builds if _is(ipex, b.version) and _works(b, row))
             if good:
-                found.append(replace(row, ipex_builds=good))
-        if found and stack != "torch":
-            return tuple(found)
+                narrowed.append(replace(row, ipex_builds=good))
+        if narrowed and stack != "torch":
+            return tuple(narrowed)
         home = next(row for row in self.table if any(_is(ipex, build.version) for build in row.ipex_builds))
         if stack is not None and stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
             raise _Refused(because(reasons.stack_lacks, stack=stack, what="IPEX", matching=home.name))
@@ -180,8 +180,8 @@ class _ConstraintReader:
         if self.request.oneccl is None:
             return rows
         if self.request.stack != "torch":
-            found = [_with_bindings(row, self.request.oneccl) for row in rows]
-            if good := tuple(row for row in found if row is not None):
+            narrowed = [_with_bindings(row, self.request.oneccl) for row in rows]
+            if good := tuple(row for row in narrowed if row is not None):
                 return good
         raise _Refused(self._explain_oneccl(self.request.oneccl, rows))
 
@@ -206,9 +206,9 @@ class _ConstraintReader:
             return tuple(row.stock() for row in rows)
         if self.request.stack != "ipex":
             return rows
-        found = tuple(row for row in rows if row.ipex)
-        if found:
-            return found
+        with_ipex = tuple(row for row in rows if row.ipex)
+        if with_ipex:
+            return with_ipex
         last = next((row.line for row in self.table if row.ipex), None)
         torch, stack = str(self.request.torch), rows[0].name
         raise _Refused(because(reasons.no_ipex_for_torch, torch=torch, last_line=last, stack=stack))
@@ -225,17 +225,17 @@ def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpe
     For a patch version (`2.8.0`) or a range (`>=2.7`), each row keeps only the matching patches, and recommends one of
     them. For a minor version (`2.8`), its row stays as it is.
     """
-    found = []
+    matching = []
     for row in rows:
         patches = tuple(SpecifierSet(requested).filter(row.torch_patches)) if is_range(requested) else ()
         if requested in row.torch_patches:
-            found.append(replace(row, torch=requested, torch_patches=(requested,)))
+            matching.append(replace(row, torch=requested, torch_patches=(requested,)))
         elif patches:
             torch = row.torch if row.torch in patches else patches[-1]
-            found.append(replace(row, torch=torch, torch_patches=patches))
+            matching.append(replace(row, torch=torch, torch_patches=patches))
         elif requested == row.line:
-            found.append(row)
-    return tuple(found)
+            matching.append(row)
+    return tuple(matching)
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:

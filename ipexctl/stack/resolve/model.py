@@ -72,7 +72,7 @@ class Sources:
     @property
     def places(self) -> tuple[str, ...]:
         """Return the host names of the indexes and pages, and the directories, for messages."""
-        return tuple(urlsplit(place).hostname or place for place in self.urls)
+        return tuple(urlsplit(location).hostname or location for location in self.urls)
 
     def with_more(self, other: Sources) -> Sources:
         """Return these sources followed by those of `other`. This request's `--index-url` wins, and `wheelhouse` and

@@ -78,7 +78,7 @@ def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: A
     elif best and wheels.queried and not wheels.of(ONECCL):
         yield because(reasons.gloo_instead_of_oneccl, row=best[0].name, problem=None, indexes=indexes)
     elif missed:
-        newest, problem = best or next((each for each in missed if each[0].oneccl), missed[0])
+        newest, problem = best or next((candidate for candidate in missed if candidate[0].oneccl), missed[0])
         yield because(reasons.gloo_instead_of_oneccl, row=newest.name, problem=problem, indexes=indexes)
 
 
@@ -154,8 +154,8 @@ class Pick:
 
     def pin(self, project: str, version: str) -> str:
         """Return the version of the project's chosen wheel, such as `2.8.0+cpu`; `version` if no index was queried."""
-        found = self.wheels.get(project)
-        return found.version if found else version
+        wheel = self.wheels.get(project)
+        return wheel.version if wheel else version
 
 
 def resolve(
@@ -203,21 +203,21 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
     candidates = _candidates(request, rows)
     if not candidates:
         return ()
-    found = [TORCH]
+    names = [TORCH]
     if any(row.ipex for row in candidates):
-        found.append(IPEX)
+        names.append(IPEX)
     if any(row.oneccl_builds for row in candidates):
-        found.append(ONECCL)
+        names.append(ONECCL)
     for row in candidates:
         queried = [*(requirement for _, requirement in row.mpi), *row.requires]
-        found += [project_of(requirement) for requirement in queried]
-    return tuple(dict.fromkeys([*found, UV]))
+        names += [project_of(requirement) for requirement in queried]
+    return tuple(dict.fromkeys([*names, UV]))
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
     """Return the indexes of all candidate rows, each once and PyPI last; empty if no row fulfils the request."""
-    found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
-    return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
+    unique = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
+    return tuple(sorted(unique, key=lambda index: "//pypi.org/" in index.url))
 
 
 def _candidates(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[StackSpec, ...]:
@@ -236,12 +236,12 @@ class _Search:
     def first_fit(self, constraints: Constraints) -> StackPlan | Reason:
         tried: list[tuple[StackSpec, Reason]] = []
         for row in constraints.rows:
-            found = self._fit(row, constraints)
-            if isinstance(found, Pick):
-                if better := self._for_cpus(found, constraints):
+            fit = self._fit(row, constraints)
+            if isinstance(fit, Pick):
+                if better := self._for_cpus(fit, constraints):
                     tried.append((row, because(reasons.only_cuda_build, line=row.line)))
-                return self._plan(better or found, tried, constraints)
-            tried.append((row, found))
+                return self._plan(better or fit, tried, constraints)
+            tried.append((row, fit))
         return self._refuse(tried, constraints)
 
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Reason:
@@ -292,9 +292,9 @@ class _Search:
                     if oneccl and not self._oneccl_runs(oneccl, torch, target, constraints):
                         continue
                     builds = ((TORCH, torch), (IPEX, ipex and ipex.version), (ONECCL, oneccl and oneccl.version))
-                    found = self._builds({project: version for project, version in builds if version}, target)
-                    if found is not None:
-                        yield Pick(row, torch, ipex, oneccl, target, found)
+                    wheels = self._builds({project: version for project, version in builds if version}, target)
+                    if wheels is not None:
+                        yield Pick(row, torch, ipex, oneccl, target, wheels)
 
     def _ipex_runs(self, build: IpexBuild, torch: str, target: Target) -> bool:
         return (
@@ -311,13 +311,13 @@ class _Search:
         return fits and (self.wheels.queried or is_published)
 
     def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, AvailableWheel] | None:
-        found: dict[str, AvailableWheel] = {}
+        chosen: dict[str, AvailableWheel] = {}
         for project, version in wanted.items() if self.wheels.queried else ():
             candidate = self.wheels.build(project, version, target)
             if candidate is None:
                 return None
-            found[project] = candidate
-        return found
+            chosen[project] = candidate
+        return chosen
 
     def _plan(self, pick: Pick, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> StackPlan:
         row, wheels = pick.row, self.wheels
@@ -325,7 +325,7 @@ class _Search:
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
         oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
         mpi = self._mpi(row, pick)
-        satisfiable = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
+        satisfiable = [line for line in row.requires if wheels.can_satisfy(line, pick.target)]
         notes = [
             *gloo_notes(row, tried, constraints, wheels),
             *retirement_notes(row, *self._maintained(constraints)),
@@ -333,9 +333,9 @@ class _Search:
         ]
         if isinstance(mpi, Reason):
             notes.append(mpi)
-        missing = [each for each in row.requires if each not in satisfiable]
+        missing = [line for line in row.requires if line not in satisfiable]
         has = queried_indexes(wheels)
-        notes += [because(reasons.left_out, requirement=each, title=row.title, indexes=has) for each in missing]
+        notes += [because(reasons.left_out, requirement=line, title=row.title, indexes=has) for line in missing]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
         # The indexes, which were not queried yet, may lack the requested stack's bindings.
         or_gloo = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
@@ -363,19 +363,19 @@ class _Search:
     def _mpi(self, row: StackSpec, pick: Pick) -> str | Reason | None:
         if pick.bundled_mpi or not row.mpi:
             return None
-        fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
-        found = next((each for each in fitting if self.wheels.can_satisfy(each, pick.target)), None)
-        return found or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
+        fitting = [line for floor, line in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
+        satisfiable = next((line for line in fitting if self.wheels.can_satisfy(line, pick.target)), None)
+        return satisfiable or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
     def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Reason | None]:
         first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
         of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
         for row in maintained:
-            found = self._fit(row, of_torch)
-            if isinstance(found, Pick):
-                return (self._for_cpus(found, of_torch) or found).row, None
-            first_problem = first_problem or found
+            fit = self._fit(row, of_torch)
+            if isinstance(fit, Pick):
+                return (self._for_cpus(fit, of_torch) or fit).row, None
+            first_problem = first_problem or fit
         return None, first_problem
 
     def _refuse(self, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> Reason:
