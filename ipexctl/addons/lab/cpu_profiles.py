@@ -371,12 +371,12 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
 def _sets(
     cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], key: Callable[[CpuSpec], Key]
 ) -> dict[Key, tuple[str, str]]:
-    found: defaultdict[Key, list[int]] = defaultdict(list)
+    by_group: defaultdict[Key, list[int]] = defaultdict(list)
     for cpu in all_cpus:
-        found[key(cpu)].append(cpu.number)
+        by_group[key(cpu)].append(cpu.number)
     return {
         group: (f"{number_ranges(sorted(numbers))}\n", f"{cpu_mask(numbers, cpu_profile.cpus)}\n")
-        for group, numbers in found.items()
+        for group, numbers in by_group.items()
     }
 
 

@@ -51,9 +51,9 @@ def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
     """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed. Raises
     a UserError if it is unclear which lab is meant."""
     lab_system.require()
-    found = find_labs()
-    names = labs_to_remove(found, name, remove_all=remove_all)
-    removed = _remove_each(names, unless_changed=() if remove_all else [lab.name for lab in found if lab.is_remains])
+    labs = find_labs()
+    names = labs_to_remove(labs, name, remove_all=remove_all)
+    removed = _remove_each(names, unless_changed=() if remove_all else [lab.name for lab in labs if lab.is_remains])
     if name is None:
         _sweep_links()
         for directory in (lab_record.LABS, lab_record.LABS.parent):
@@ -170,9 +170,9 @@ def _release_loops(directory: Path) -> None:
 
 def _sweep_links() -> None:
     """Delete uplinks of our labs whose record was removed by hand."""
-    found, mark = find_labs(), lab_record.view_mark()
-    claimed = {lab.lab.uplink for lab in found if lab.lab}
-    if len(claimed) < len(found):
+    labs, mark = find_labs(), lab_record.view_mark()
+    claimed = {lab.lab.uplink for lab in labs if lab.lab}
+    if len(claimed) < len(labs):
         return  # the lab with the unreadable record may own any of them
     for link in lab_system.links():
         number = link.removeprefix(lab_record.LINK_PREFIX)

@@ -110,10 +110,10 @@ def view_mark() -> str:
     links with this mark, and the namespaces behind them, may be remains of ours.
     """
     try:
-        found = LABS.stat()
+        status = LABS.stat()
     except OSError:
         return ""
-    return f"ipexctl-lab-{found.st_dev:x}.{found.st_ino:x}"
+    return f"ipexctl-lab-{status.st_dev:x}.{status.st_ino:x}"
 
 
 def netns_name(lab: str, node: str) -> str:

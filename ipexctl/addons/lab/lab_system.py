@@ -138,7 +138,7 @@ def link_alias(link: str, *, netns: str | None = None) -> str:
         shown = run(["ip", *(["-netns", netns] if netns else []), "link", "show", "dev", link])
     except CommandError:
         return ""
-    return next((words[1] for line in shown.splitlines() if (words := line.split())[0] == "alias"), "")
+    return next((fields[1] for line in shown.splitlines() if (fields := line.split())[0] == "alias"), "")
 
 
 def namespaces() -> tuple[str, ...]:
