@@ -162,13 +162,13 @@ class Channel:
 
     def discard(self, owner: Any) -> bool:
         """Forget the tensors of a model whose backward pass raised; return whether there were any."""
-        found = False
+        has_any = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
                 if pending.owner is owner:
                     pending.tensor = pending.future = None
-                    found = True
-        return found
+                    has_any = True
+        return has_any
 
     def _advance(self) -> None:
         """Take every step that needs no other rank. Oldest pieces go first, because the caches may still hold them."""

@@ -86,8 +86,8 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
     def _release(self, most: int = 0) -> None:
         """Keep results of more than so many bytes only as long as somebody else has them."""
         results = self._kept
-        if results is not None and sum(each.nbytes for each in results) > most:
-            self._kept, self._references = None, [weakref.ref(each) for each in results]
+        if results is not None and sum(tensor.nbytes for tensor in results) > most:
+            self._kept, self._references = None, [weakref.ref(tensor) for tensor in results]
 
     def _results(self) -> list[Any]:
         return [reference() for reference in self._references] if self._kept is None else self._kept
@@ -125,9 +125,9 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """Return a future with the result, which raises the error of the call."""
         _unseen.pop(self, None)
-        found = self._call.future.then(partial(self._value, self._results()))
+        future = self._call.future.then(partial(self._value, self._results()))
         self._release(SMALL)
-        return found
+        return future
 
     def _value(self, results: list[Any], _: Any) -> list[Any]:
         self._shared = None
@@ -175,7 +175,7 @@ class Arguments:
         least = LEAST_OF_AUTO.get(self.operator, LEAST_OF_PARTS / self.group.size())
         if first.nbytes < least and os.environ.get("IPEXCTL_ALLREDUCE") == "auto":
             return None
-        return self.shared if all(each.dtype == first.dtype for each in tensors) else None
+        return self.shared if all(tensor.dtype == first.dtype for tensor in tensors) else None
 
     def flat(self, tensor: Any, *, is_output: bool) -> Any:
         """Return a flat view of a tensor, or a copy if it is not contiguous, for which gloo would take the memory that
@@ -225,13 +225,13 @@ class Arguments:
 
 @lru_cache(maxsize=None)
 def _names(operator: str) -> tuple[str, ...]:
-    return tuple(each.name for each in getattr(torch.ops.c10d, operator).default._schema.arguments)
+    return tuple(argument.name for argument in getattr(torch.ops.c10d, operator).default._schema.arguments)
 
 
 @lru_cache(maxsize=None)
 def _defaults(operator: str) -> dict[str, Any]:
-    found = getattr(torch.ops.c10d, operator).default._schema.arguments
-    return {"async_op": True, **{each.name: each.default_value for each in found if each.has_default_value()}}
+    arguments = getattr(torch.ops.c10d, operator).default._schema.arguments
+    return {"async_op": True, **{field.name: field.default_value for field in arguments if field.has_default_value()}}
 
 
 def allreduce_(*values: Any) -> Any:
@@ -275,11 +275,11 @@ def allgather_(*values: Any) -> Any:
     """Collect the tensors of all ranks in a list, for `c10d::allgather_`. Tensors of different sizes go to gloo."""
     arguments = Arguments("allgather_", values)
     outputs, sources = arguments["output_tensors"], arguments["input_tensors"]
-    shared = arguments.shared_for(*sources, *(each for part in outputs for each in part))
-    sizes = {each.numel() for part in (*outputs, sources) for each in part}
+    shared = arguments.shared_for(*sources, *(tensor for part in outputs for tensor in part))
+    sizes = {tensor.numel() for part in (*outputs, sources) for tensor in part}
     if shared is None or len(sources) > 1 or len(sizes) > 1 or len(outputs[0]) != shared.size:
         return outputs, arguments.with_gloo("allgather", c10d.AllgatherOptions(), outputs, sources)
-    targets = [arguments.flat(each, is_output=True) for each in outputs[0]]
+    targets = [arguments.flat(tensor, is_output=True) for tensor in outputs[0]]
     pieces = gather_pieces(shared, targets, arguments.flat(sources[0], is_output=False))
     return outputs, arguments.with_shared(pieces, sources[0], outputs[0])
 
@@ -403,7 +403,7 @@ def gather_pieces(shared: SharedGroup, outputs: list[Any], source: Any) -> list[
 
     return [
         Piece(high - low, copier(source[low:high]), partial(read, low=low, high=high))
-        for low, high in chunks(max(each.numel() for each in outputs), source.dtype)
+        for low, high in chunks(max(tensor.numel() for tensor in outputs), source.dtype)
     ]
 
 
@@ -430,7 +430,7 @@ def scatter_pieces(shared: SharedGroup, output: Any, parts: list[Any], reduction
 
     return [
         Piece(high - low, partial(write, low=low, high=high), partial(read, low=low, high=high))
-        for low, high in chunks(max(each.numel() for each in parts), output.dtype, shared.size)
+        for low, high in chunks(max(tensor.numel() for tensor in parts), output.dtype, shared.size)
     ]
 
 

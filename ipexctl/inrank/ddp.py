@@ -84,8 +84,8 @@ class Gradients:
         if self._exchanges % CHECKED and self._exchanges & (self._exchanges - 1):
             return
         with torch.no_grad():
-            found = [sums[:: -(-sums.numel() // SAMPLES)] for sums in self._sums]
-            value = hash_of([each.float().nan_to_num(0, 0, 0) for each in found])
+            samples = [sums[:: -(-sums.numel() // SAMPLES)] for sums in self._sums]
+            value = hash_of([sample.float().nan_to_num(0, 0, 0) for sample in samples])
         self._ranks.check_sums(value, self._exchanges)
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:

@@ -84,8 +84,8 @@ class Weights:
     def __init__(self, optimizer: Any, at_end: Any, leaves: Sequence[Any]) -> None:
         self.optimizer = weakref.ref(optimizer, at_end)
         self._groups, self._first = optimizer.param_groups, parameters_of(optimizer)
-        others = {id(each): each for each in leaves if id(each) not in {*map(id, self._first)}}.values()
-        self._sums = [(each, sum_of(each)) for each in (*self._first, *others)]
+        others = {id(tensor): tensor for tensor in leaves if id(tensor) not in {*map(id, self._first)}}.values()
+        self._sums = [(tensor, sum_of(tensor)) for tensor in (*self._first, *others)]
         self.inside: list[Any] = []
         """Parameters in DistributedDataParallel if there are some, else all."""
         self.outside: list[Any] = []
@@ -99,17 +99,17 @@ class Weights:
 
     def divide(self, models: Sequence[Any]) -> None:
         """Divide the parameters into those in a model of DistributedDataParallel and the others."""
-        named = [(model, *each) for model in models for each in model.module.named_parameters()]
-        ignored = {id(each) for model, name, each in named if name in getattr(model, "parameters_to_ignore", ())}
-        wrapped = {id(each) for _, _, each in named} - ignored
-        self.inside = [each for each in self._first if id(each) in wrapped]
-        others = [each for each in self._first if id(each) not in wrapped | ignored]
-        self.outside = [each for each in others if each.requires_grad] if self.inside else []
+        named = [(model, *pair) for model in models for pair in model.module.named_parameters()]
+        ignored = {id(tensor) for model, name, tensor in named if name in getattr(model, "parameters_to_ignore", ())}
+        wrapped = {id(tensor) for _, _, tensor in named} - ignored
+        self.inside = [tensor for tensor in self._first if id(tensor) in wrapped]
+        others = [tensor for tensor in self._first if id(tensor) not in wrapped | ignored]
+        self.outside = [tensor for tensor in others if tensor.requires_grad] if self.inside else []
         self.inside = self.inside or others
 
     def measures(self) -> tuple[float, float]:
         """Return the measures of the parameters inside and outside; 0 for none."""
-        inside, outside = (measure_of(each) if each else 0.0 for each in (self.inside, self.outside))
+        inside, outside = (measure_of(tensors) if tensors else 0.0 for tensors in (self.inside, self.outside))
         return inside, outside
 
 
@@ -237,15 +237,15 @@ class TrainingEvidence:
         written = [gradient for before, gradient in now if gradient is None or version_of(gradient) != before]
         if any(gradient is None or not float(sample_of(gradient).abs().max()) for gradient in written):
             self.fields["is_cleared"] = True
-        size, self._gradients = sum(each.grad.numel() for each in parameters if each.grad is not None), []
+        size, self._gradients = sum(other.grad.numel() for other in parameters if other.grad is not None), []
         is_flat = bool(written) and not models and 1 - SMALL_SHARE < self._flat / max(size, 1) < 1 + 2 * SMALL_SHARE
         self.fields["reduced"] += is_flat or self._reduced > (1 - SMALL_SHARE) * max(size, 1)
 
     def _keep_gradient(self, parameters: Sequence[Any]) -> None:
         """Keep numbers of a gradient, to see whether the next backward adds to them."""
-        for each in parameters[: -TENSORS - 1 : -1]:
-            if is_plain(each.grad) and bool((sample := sample_of(each.grad)).any()):
-                self._kept = weakref.ref(each), sample.clone()
+        for parameter in parameters[: -TENSORS - 1 : -1]:
+            if is_plain(parameter.grad) and bool((sample := sample_of(parameter.grad)).any()):
+                self._kept = weakref.ref(parameter), sample.clone()
                 return
 
     def note_models(self, models: Sequence[Any]) -> None:
@@ -338,8 +338,8 @@ class TrainingEvidence:
         """Called after a step and after a backward."""
         optimizer = self._optimizer() if self._optimizer is not None else None
         if optimizer is not None and not self.fields.get("is_written"):
-            some = [each for each in parameters_of(optimizer) if is_plain(each.grad)][:LEFT]
-            self._left = [(weakref.ref(each), version_of(each.grad)) for each in some]
+            some = [parameter for parameter in parameters_of(optimizer) if is_plain(parameter.grad)][:LEFT]
+            self._left = [(weakref.ref(parameter), version_of(parameter.grad)) for parameter in some]
 
     def _check_left(self) -> None:
         """Note whether the script has changed the gradients since the last step or backward: a script clears them, or
@@ -377,8 +377,8 @@ class TrainingEvidence:
         self._gradients, self._places, self._reduced, self._flat = [], set(), 0, 0
         if optimizer is not None and is_looked_at(self._steps + 1):
             parameters = parameters_of(optimizer)
-            some = [each for each in parameters[:: 1 + len(parameters) // TENSORS] if is_plain(each.grad)]
-            self._gradients = [(weakref.ref(each), version_of(each.grad)) for each in some]
+            some = [tensor for tensor in parameters[:: 1 + len(parameters) // TENSORS] if is_plain(tensor.grad)]
+            self._gradients = [(weakref.ref(tensor), version_of(tensor.grad)) for tensor in some]
 
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""
@@ -421,7 +421,7 @@ class TrainingEvidence:
         if not self.is_on:
             return {}
         sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
-        self.fields["is_order_repeated"] = any(each.is_repeated for each in self._all_passes)
+        self.fields["is_order_repeated"] = any(passes.is_repeated for passes in self._all_passes)
         return {**self.fields, "steps": self._steps, **sent}
 
 
@@ -440,7 +440,7 @@ def is_looked_at(step: int) -> bool:
 
 def parameters_of(optimizer: Any) -> list[Any]:
     """Return the parameters of all groups of an optimizer."""
-    return [each for group in optimizer.param_groups for each in group["params"]]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def sum_of(tensor: Any) -> int:
@@ -485,13 +485,13 @@ def may_exchange(node: Any) -> bool:
 
 def hash_of(tensors: list[Any]) -> int:
     """Return 0 without a tensor on the CPU: tensors on the meta device have no memory."""
-    found = 0
+    checksum = 0
     for tensor in tensors:
         if tensor.device.type != "cpu":
             continue
         part = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // (ELEMENTS + 1)].contiguous()
-        found = zlib.crc32(ctypes.string_at(part.data_ptr(), part.numel() * part.element_size()), found or 1)
-    return found
+        checksum = zlib.crc32(ctypes.string_at(part.data_ptr(), part.numel() * part.element_size()), checksum or 1)
+    return checksum
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:

@@ -113,7 +113,7 @@ def _runs_as_it_is(torch: Any, lever: ActingLever) -> Callable[[Any], bool]:
 
     def decide(model: Any) -> bool:
         # The first that trains: the frozen base of a fine-tuned model may be in bf16 already.
-        parameter = next((each for each in model.parameters() if each.requires_grad), next(model.parameters(), None))
+        parameter = next((other for other in model.parameters() if other.requires_grad), next(model.parameters(), None))
         if parameter is None:  # of a loss
             return True
         if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
@@ -166,23 +166,23 @@ def _with_items(
     changed = [(name, new) for name, old, new in converted if new is not old]
     if not changed:
         return value
-    found = copy.copy(value)
+    changed_copy = copy.copy(value)
     for name, new in changed:
-        put(found, name, new)
-    return found
+        put(changed_copy, name, new)
+    return changed_copy
 
 
 def fuse_optimizers(torch: Any) -> None:
     """Let the optimizers of torch use their fused kernels, as far as this torch has them for CPUs. Says if it has
     none."""
-    lever, found = ActingLever("fused_optimizer", "--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
+    lever, count = ActingLever("fused_optimizer", "--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
     for name, kernel in KERNELS.items():
         module = sys.modules.get(f"torch.optim.{name}")
         update = getattr(module, name, None)
         if update is not None and "fused" in inspect.signature(update).parameters and has_kernel(torch, kernel):
             setattr(module, name, _fused(torch, name, update, lever))
-            found += 1
-    if not found:
+            count += 1
+    if not count:
         reason = f"torch {torch.__version__} has no fused optimizers for CPUs; torch 2.4 has"
         lever.tell(f"--fused-optimizer is off: {reason}")
         lever.leave(reason)

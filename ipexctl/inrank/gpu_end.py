@@ -83,6 +83,6 @@ def _is_at(node: Any, line: int) -> bool:
 
 
 def _words(*nodes: Any) -> Iterator[str]:
-    for node in (part for each in nodes if each is not None for part in ast.walk(each)):
+    for node in (part for given in nodes if given is not None for part in ast.walk(given)):
         if isinstance(node, (ast.Name, ast.Attribute)):
             yield node.id if isinstance(node, ast.Name) else node.attr

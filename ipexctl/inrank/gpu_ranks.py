@@ -56,7 +56,7 @@ def use_gloo(gpu: GpuCode) -> None:
 
         def make(*args: Any, **kwargs: Any) -> Any:
             kind = {"device_type": "cpu"} if kwargs.get("device_type") == "cuda" else {}
-            placed = ("cpu" if isinstance(each, str) and each == "cuda" else each for each in args)
+            placed = ("cpu" if isinstance(argument, str) and argument == "cuda" else argument for argument in args)
             return old(*placed, **{**kwargs, **kind})
 
         return make

@@ -90,7 +90,7 @@ def fastest(forms: Mapping[str, Callable[[], object]], until: float, clock: Call
             begun = clock()
             run()
             times[form].append(clock() - begun)
-    return {form: min(each[1:]) for form, each in times.items()}
+    return {form: min(turns[1:]) for form, turns in times.items()}
 
 
 def make_product(torch: Any, kind: Any, seconds: float) -> tuple[Callable[..., Any], list[Any], Any]:
@@ -125,7 +125,7 @@ def run_product(torch: Any, form: str, function: Callable[..., Any], inputs: lis
     """Make a product and its gradients once, in this form: `now`, `autocast`, `rounded` or `widened`."""
     with torch.enable_grad(), rounding(torch) if form == "rounded" else contextlib.nullcontext():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=form == "autocast"):
-            result = function(*((each.float() for each in inputs) if form == "widened" else inputs))
+            result = function(*((tensor.float() for tensor in inputs) if form == "widened" else inputs))
         torch.autograd.grad(result.float(), inputs, gradient)
 
 
@@ -134,8 +134,8 @@ def rounding(torch: Any) -> Iterator[None]:
     """Round the inputs of fp32 products to bf16 in the `with` block, as `--fp32-math bf16` does it
     (`rank_hooks.py`)."""
     before = torch.get_float32_matmul_precision()
-    found: list[Any] = [getattr(torch.backends.mkldnn, name, None) for name in ("conv", "rnn")]
-    parts = [(part, part.fp32_precision) for part in found if hasattr(part, "fp32_precision")]
+    backends: list[Any] = [getattr(torch.backends.mkldnn, name, None) for name in ("conv", "rnn")]
+    parts = [(part, part.fp32_precision) for part in backends if hasattr(part, "fp32_precision")]
     try:
         torch.set_float32_matmul_precision("medium")
         for part, _ in parts:
@@ -158,14 +158,14 @@ def measure_fused(torch: Any, optimizer: Any, clock: Callable[[], float]) -> flo
         )
     ):
         return 0.0
-    parameters = [each for group in groups for each in group["params"] if each.grad is not None]
-    if any(each.grad.is_sparse or each.dtype != torch.float32 for each in parameters):
+    parameters = [tensor for group in groups for tensor in group["params"] if tensor.grad is not None]
+    if any(tensor.grad.is_sparse or tensor.dtype != torch.float32 for tensor in parameters):
         return 0.0
-    every = 1 + sum(each.numel() for each in parameters) // MOST_NUMBERS
-    sizes = [min(getattr(each, "_local_tensor", each).numel(), MOST_NUMBERS) for each in parameters[::every]]
+    every = 1 + sum(tensor.numel() for tensor in parameters) // MOST_NUMBERS
+    sizes = [min(getattr(tensor, "_local_tensor", tensor).numel(), MOST_NUMBERS) for tensor in parameters[::every]]
     copies = [torch.full((size,), 0.5, dtype=torch.float32, requires_grad=True) for size in sizes if size]
-    for each in copies:
-        each.grad = torch.full_like(each, 0.5)
+    for tensor in copies:
+        tensor.grad = torch.full_like(tensor, 0.5)
     options = {name: value for name, value in groups[0].items() if name not in ("params", "fused", "foreach")}
     step = getattr(kind.step, "__wrapped__", None)  # without the hooks, which would count it
     if not copies or step is None:

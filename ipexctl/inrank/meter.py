@@ -118,9 +118,9 @@ class RingWriter:
     def _find_newest(self) -> tuple[int, Totals]:
         newest, totals = 0, Totals(0)
         for fields in _RECORD.iter_unpack(self._map[:RING_SIZE]):
-            number, found = fields[0], Totals(*fields[1:8])
-            if number > newest and check_of(number, found) == fields[8]:
-                newest, totals = number, found
+            number, candidate = fields[0], Totals(*fields[1:8])
+            if number > newest and check_of(number, candidate) == fields[8]:
+                newest, totals = number, candidate
         return newest, totals
 
     def write(self, totals: Totals) -> None:
@@ -250,10 +250,10 @@ def is_training_script(path: str, *, beside: bool) -> bool:
     processes = sys.modules.get("multiprocessing.process")
     if path == "/" or (processes is not None and next(processes._process_counter) > 1):
         return False
-    files, place = [path], os.path.join(os.path.dirname(path), "")
+    files, directory = [path], os.path.join(os.path.dirname(path), "")
     for module in list(sys.modules.values()) if beside else ():
         file = str(getattr(module, "__file__", None) or "")
-        if file.startswith(place) and "site-packages" not in file:
+        if file.startswith(directory) and "site-packages" not in file:
             files.append(file)
     return any(map(has_backward, files))
 
@@ -597,12 +597,12 @@ class Meter:
     def _find_group(self, fewest: int = ALONE_STEPS) -> None:
         """Note how many ranks train together, and whether this rank exchanges anything. `fewest`: steps from which a
         rank without a group trains alone."""
-        found = size_of_group()
-        self._largest = max(self._largest, found)
+        size = size_of_group()
+        self._largest = max(self._largest, size)
         if self.counter.steps < fewest:
             self._group = 0
             return
-        self._group = self._largest if found else 0
+        self._group = self._largest if size else 0
         if self._collectives is not None and (self._models or count_collectives() != self._collectives):
             self._collectives = None
         is_known = self.counter.steps > 1  # the first step's collectives came before
@@ -650,15 +650,15 @@ def watch_optimizers(module: Any) -> None:
     version = str(getattr(torch, "__version__", ""))
     if not is_new_enough(version):
         return
-    place = place_of_compiler(torch)
+    part = place_of_compiler(torch)
 
     def before(optimizer: Any, *_: Any) -> None:
         # torch.compile would trace this into a compiled step, so for torch.compile the function is empty.
-        if not getattr(torch, place).is_compiling():
+        if not getattr(torch, part).is_compiling():
             own.before_step(optimizer)
 
     def after(optimizer: Any, *_: Any) -> None:
-        if not getattr(torch, place).is_compiling():
+        if not getattr(torch, part).is_compiling():
             own.after_step(optimizer)
 
     module.register_optimizer_step_pre_hook(before)
@@ -682,13 +682,13 @@ def watch_backward(module: Any) -> None:
     own, backward = meter(), module.backward
     graphs, is_seen = 0, False
     torch = sys.modules["torch"]
-    place = place_of_compiler(torch)
+    part = place_of_compiler(torch)
 
     @functools.wraps(backward)
     def inspect_graph(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal graphs, is_seen
         is_training, own.is_used, own.is_training = own.is_training, True, False
-        if own.is_on and not getattr(torch, place).is_compiling():
+        if own.is_on and not getattr(torch, part).is_compiling():
             try:
                 own.note_loss(tensors)
                 own.compare_parameters(tensors, is_training)
@@ -698,7 +698,7 @@ def watch_backward(module: Any) -> None:
             except Exception:  # noqa: BLE001  # the type stays unknown then
                 is_seen = True
         result = backward(tensors, *args, **kwargs)
-        if not getattr(torch, place).is_compiling():
+        if not getattr(torch, part).is_compiling():
             own.gather(own.evidence.after_backward)
         return result
 
@@ -744,19 +744,19 @@ def nodes_of(tensors: Any) -> Iterator[Any]:
     while nodes and len(seen) < MOST_NODES:
         node = nodes.pop()
         yield node
-        found = {following for following, _ in node.next_functions if following is not None} - seen
-        seen |= found
-        nodes.extend(found)
+        unseen = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= unseen
+        nodes.extend(unseen)
 
 
 def parameters_of(tensors: Any) -> list[tuple[weakref.ref[Any], Any]]:
     """Return the smallest parameters of a graph with their values. Empty if the graph has other leaves, which may be
     the inputs of a saliency map, or DTensors."""
-    found = [node.variable for node in nodes_of(tensors) if hasattr(node, "variable")]
-    if any(type(each) is not sys.modules["torch"].nn.Parameter for each in found):
+    leaves = [node.variable for node in nodes_of(tensors) if hasattr(node, "variable")]
+    if any(type(parameter) is not sys.modules["torch"].nn.Parameter for parameter in leaves):
         return []
-    smallest = sorted(found, key=lambda each: int(each.numel()))[:COMPARED]
-    return [(weakref.ref(each), each.detach().reshape(-1)[:ELEMENTS].clone()) for each in smallest]
+    smallest = sorted(leaves, key=lambda parameter: int(parameter.numel()))[:COMPARED]
+    return [(weakref.ref(parameter), parameter.detach().reshape(-1)[:ELEMENTS].clone()) for parameter in smallest]
 
 
 def is_unchanged(ref: weakref.ref[Any], value: Any) -> bool:
@@ -799,12 +799,12 @@ def watch_loaders(module: Any) -> None:
 def watch_inputs(own: Meter) -> None:
     """See what models in DistributedDataParallel are fed."""
     torch = sys.modules["torch"]
-    kind, place = torch.nn.parallel.DistributedDataParallel, place_of_compiler(torch)
+    kind, part = torch.nn.parallel.DistributedDataParallel, place_of_compiler(torch)
     prepare = kind._pre_forward
 
     @functools.wraps(prepare)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and not getattr(torch, place).is_compiling():
+        if torch.is_grad_enabled() and not getattr(torch, part).is_compiling():
             own.gather(own.evidence.on_forward, self, (inputs, kwargs))
         return prepare(self, *inputs, **kwargs)
 
@@ -837,13 +837,13 @@ def watch_samplers(module: Any) -> None:
 def watch_collectives(module: Any) -> None:
     """Count what the script's own collectives send. DDP's are made in C++."""
     own, torch = meter(), module.torch
-    place = place_of_compiler(torch)
+    part = place_of_compiler(torch)
 
     def counting(function: Callable[..., Any], *, is_peer_to_peer: bool) -> Callable[..., Any]:
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             # torch.compile would trace the counting, and compile anew for each count.
-            is_traced = getattr(torch, place).is_compiling()
+            is_traced = getattr(torch, part).is_compiling()
             if not is_traced and not is_called_by_us(sys._getframe(1)):
                 is_sum = function.__name__.startswith("all_reduce")
                 values = [*args, *kwargs.values()]

@@ -124,12 +124,12 @@ def subtract_spans(spans: Spans, others: Spans) -> list[tuple[int, int]]:
     for begin, end in spans:
         while at < len(others) and others[at][1] <= begin:
             at += 1
-        place = at
-        while place < len(others) and others[place][0] < end:
-            if others[place][0] > begin:
-                left.append((begin, others[place][0]))
-            begin = max(begin, others[place][1])
-            place += 1
+        position = at
+        while position < len(others) and others[position][0] < end:
+            if others[position][0] > begin:
+                left.append((begin, others[position][0]))
+            begin = max(begin, others[position][1])
+            position += 1
         if begin < end:
             left.append((begin, end))
     return left
@@ -200,24 +200,24 @@ def _open(events: Iterable[Event], own: Iterable[Event], thread: int | None) -> 
     """Return when collectives were under way, from the end of the operator that queued each: a thread of the backend
     may begin it later."""
     queued = sorted(event.end for event in own if COLLECTIVE.match(event.name))
-    found = []
+    waits = []
     for event in events:
         if (event.is_async or event.thread != thread) and QUEUED.match(event.name):
             at = bisect.bisect_right(queued, event.begin) - 1
-            found.append((queued[at] if at >= 0 else event.begin, event.end))
-    return found
+            waits.append((queued[at] if at >= 0 else event.begin, event.end))
+    return waits
 
 
 def _top_level(own: Sequence[Event]) -> tuple[list[Event], dict[int, int]]:
     """Return the outermost events, and for each event the index of the one around it. Named ranges do not count."""
     tops: list[Event] = []
     places: dict[int, int] = {}
-    for place, event in enumerate(own):
+    for index, event in enumerate(own):
         if event.scope == USER and not event.name.startswith("FSDP::") and event.name != ALL_REDUCE:
             continue
         if not tops or event.begin >= tops[-1].end:
             tops.append(event)
-        places[place] = len(tops) - 1
+        places[index] = len(tops) - 1
     return tops, places
 
 
@@ -247,14 +247,14 @@ def _forward(
     begins = [begin for begin, _ in backward]
     last: dict[tuple[int, int], int] = {}
     matched = set()
-    for place, event in enumerate(own):
+    for index, event in enumerate(own):
         at = bisect.bisect_right(begins, event.begin) - 1
         if event.name.startswith(NODE):
-            found = last.get((event.forward_thread, event.sequence))
-            if found is not None:
-                matched.add(found)
+            operator = last.get((event.forward_thread, event.sequence))
+            if operator is not None:
+                matched.add(operator)
         elif event.scope == FUNCTION and event.sequence >= 0 and not (at >= 0 and event.begin < backward[at][1]):
-            last[event.thread, event.sequence] = top_of.get(place, -1)
+            last[event.thread, event.sequence] = top_of.get(index, -1)
     cuts = sorted(edge for spans in others for span in spans for edge in span)
     pieces: dict[int, tuple[int, int]] = {}
     for top in (tops[number] for number in matched if number >= 0):
@@ -387,5 +387,5 @@ def describe_inputs(event: Event) -> tuple[str, str]:
     them."""
     shapes = " ".join("x".join(map(str, shape)) for shape in event.shapes if shape and not isinstance(shape[0], list))
     # A bias comes first, in the type of the others; a mask of another type does too.
-    found = [DTYPES[dtype] for dtype in event.dtypes if dtype in DTYPES]
-    return shapes[:MOST_TEXT], found[0] if found else next((d for d in event.dtypes if d and "Scalar" not in d), "")
+    types = [DTYPES[dtype] for dtype in event.dtypes if dtype in DTYPES]
+    return shapes[:MOST_TEXT], types[0] if types else next((d for d in event.dtypes if d and "Scalar" not in d), "")

@@ -456,7 +456,7 @@ def _begin(profiler: StepProfiler, start: int) -> None:
     kinds = tuple(_watched)
     if profiler.meter.made >= start:
         profiler.end(f"the request came after step {start}, when it was to begin: try again")
-    elif any(issubclass(type(each), kinds) and not hasattr(each, "_is_of_ipexctl") for each in gc.get_objects()):
+    elif any(issubclass(type(other), kinds) and not hasattr(other, "_is_of_ipexctl") for other in gc.get_objects()):
         profiler.end(OTHER_PROFILER)
     else:
         _put_around(profiler)

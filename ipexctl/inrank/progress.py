@@ -25,7 +25,7 @@ DIRECTORY = os.path.join(os.path.dirname(__file__), "")
 def planned_steps(done: int) -> tuple[int, int]:
     """Return the steps of the whole training, and those before this process; (0, 0) if unknown. An optimizer's step
     calls it."""
-    total, before, place = 1, 0, ""
+    total, before, script = 1, 0, ""
     frame: Any = sys._getframe(1)
     for _ in range(DEEPEST):
         if frame is None:
@@ -34,15 +34,15 @@ def planned_steps(done: int) -> tuple[int, int]:
             return steps
         file = frame.f_code.co_filename
         if "site-packages" not in file and not file.startswith(DIRECTORY) and file[:1] != "<":
-            found = loops_of(frame)
-            if found is None:
+            loops = loops_of(frame)
+            if loops is None:
                 return 0, 0
-            for length, skipped in found:
+            for length, skipped in loops:
                 before += skipped * total
                 total *= length + skipped
-            place = place or (file if found else "")
+            script = script or (file if loops else "")
         frame = frame.f_back
-    return (total, before) if place and total - before >= max(done, 2) else (0, 0)
+    return (total, before) if script and total - before >= max(done, 2) else (0, 0)
 
 
 def first_step(optimizer: Any) -> tuple[int, bool]:
@@ -60,7 +60,7 @@ def first_step(optimizer: Any) -> tuple[int, bool]:
         if type(state).__name__ == "TrainerState" and type(step) is int:
             return step + 1, True
         frame = frame.f_back
-    steps = (each["step"] for each in getattr(optimizer, "state", {}).values() if "step" in each)
+    steps = (kept["step"] for kept in getattr(optimizer, "state", {}).values() if "step" in kept)
     return int(next(steps, 0)), False
 
 
@@ -88,15 +88,15 @@ def named_steps(variables: dict[str, Any], done: int) -> tuple[int, int]:
 def loops_of(frame: Any) -> list[tuple[int, int]] | None:
     """Return the lengths of the loops around the frame's line, the innermost first, each with what a resumed script
     leaves out. None if one is unknown."""
-    found = []
+    lengths = []
     for source, loop in _loops(frame.f_code.co_filename):
         if not loop.lineno < frame.f_lineno <= (loop.end_lineno or 0) or frame.f_code.co_firstlineno > loop.lineno:
             continue
         length = length_of(loop.iter, frame) if isinstance(loop, ast.For) else None
         if not length or not length[0] or any(word in source for word in ACCUMULATES):
             return None
-        found.append(length)
-    return found[::-1]
+        lengths.append(length)
+    return lengths[::-1]
 
 
 @functools.lru_cache(maxsize=32)
@@ -113,8 +113,8 @@ def length_of(node: Any, frame: Any) -> tuple[int, int] | None:
     None if unknown."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("range", "trange"):
-            numbers = [value_of(each, frame) for each in node.args]
-            if not numbers or not all(type(each) is int for each in numbers):
+            numbers = [value_of(argument, frame) for argument in node.args]
+            if not numbers or not all(type(argument) is int for argument in numbers):
                 return None
             # range(begin, all) or range(begin + 1, all + 1)
             first = numbers[0] - isinstance(node.args[1], ast.BinOp) if len(numbers) == 2 else 0

@@ -142,13 +142,13 @@ def open_memfd(pid: object, number: object, name: str = NAME) -> int | None:
     try:
         if not os.readlink(path).startswith(f"/memfd:{name}"):
             return None  # another process reused that number
-        found = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
-    status = os.fstat(found)
+    status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode):
-        return found
-    os.close(found)
+        return descriptor
+    os.close(descriptor)
     return None
 
 

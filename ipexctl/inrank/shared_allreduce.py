@@ -112,9 +112,9 @@ class Ranks(NamedTuple):
 
     def check_sums(self, value: int, exchange: int) -> None:
         """End the run if the ranks have different sums of the same gradients."""
-        found = self.gathered(value, self.timeout())
-        if len(set(found)) > 1:
-            apart = [[rank for rank, each in enumerate(found) if each == one] for one in dict.fromkeys(found)]
+        hashes = self.gathered(value, self.timeout())
+        if len(set(hashes)) > 1:
+            apart = [[rank for rank, own in enumerate(hashes) if own == one] for one in dict.fromkeys(hashes)]
             named = " and ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for ranks in apart)
             text = f"{named} got different sums of their gradients at exchange {exchange}"
             raise DisagreementError(f"ipexctl: {text}, and would train apart; fix: {FIX}")
@@ -189,11 +189,11 @@ class Members(NamedTuple):
 
 def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedAllReduce:
     """Connect all ranks, or raise an OffError. `reason`: why this rank does not want that, or empty."""
-    found = join(store, ranks, name, reason, size=SEGMENT_SIZE, wire=wire)
-    channel = Channel(found.segments, found.place, found.peers, ranks.timeout, found.between)
-    if found.is_crowded:
+    members = join(store, ranks, name, reason, size=SEGMENT_SIZE, wire=wire)
+    channel = Channel(members.segments, members.place, members.peers, ranks.timeout, members.between)
+    if members.is_crowded:
         channel.waiter.spins = 0
-    return SharedAllReduce(channel, found.between)
+    return SharedAllReduce(channel, members.between)
 
 
 def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: str) -> Members:
@@ -211,9 +211,9 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
             segments.update(_mapped(rank, offers, size))
         except SegmentError as error:
             problem = f"rank {rank}: {error}"
-        found = ranks.gathered({"off": problem, "ranks": sorted(segments), "table": _hash_of(offers)})
-        _check_agreement(found)
-        hosts, between = _hosts(found, offers), None
+        maps = ranks.gathered({"off": problem, "ranks": sorted(segments), "table": _hash_of(offers)})
+        _check_agreement(maps)
+        hosts, between = _hosts(maps, offers), None
         if len(hosts) > 1:
             if not wire:
                 raise OffError("its ranks are on several hosts")
@@ -229,7 +229,7 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
         raise
     watch_handlers()
     weakref.finalize(segments[rank], os.close, number).atexit = False
-    places = next(each for each in hosts if rank in each)
+    places = next(host for host in hosts if rank in host)
     numbers = ranks.numbers or range(ranks.size)
     peers = [Peer(numbers[peer], offers[peer]["pid"], offers[peer]["started"]) for peer in places]
     is_crowded = len({core for peer in places for core in offers[peer]["cores"]}) < len(places)
@@ -249,7 +249,7 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
                 keys = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{place}/{step}", store)
                 group = dist.ProcessGroupGloo(keys, number, len(hosts), timedelta(seconds=ranks.timeout()))
                 met = ranks._replace(backend=group, size=len(hosts)).gathered(ranks.rank)
-                if met != [each[place] for each in hosts]:
+                if met != [host[place] for host in hosts]:
                     raise RuntimeError("the hosts were connected in another way than they agreed")
                 groups.append(group)
         except RuntimeError as error:

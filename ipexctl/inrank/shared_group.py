@@ -131,8 +131,8 @@ class SharedGroup:
                 self._thread = threading.Thread(target=_finish_calls, args=arguments, daemon=True)
                 self._thread.start()
             self._todo.set()
-        for each in failed:
-            each.future.set_result(None)
+        for ended in failed:
+            ended.future.set_result(None)
 
     @property
     def is_over(self) -> bool:
@@ -177,8 +177,8 @@ class SharedGroup:
                 with self._lock:
                     failed = self._fail(error)
                 break
-        for each in failed:
-            each.future.set_result(None)  # its callbacks may start calls
+        for ended in failed:
+            ended.future.set_result(None)  # its callbacks may start calls
         return True
 
     @property
@@ -199,7 +199,7 @@ class SharedGroup:
 
     def _write(self, call: Collective) -> None:
         """Write what has a free slot, unless an earlier call still has something to write."""
-        if next(each for each in self._queue if each.written < len(each.pieces) or each is call) is not call:
+        if next(queued for queued in self._queue if queued.written < len(queued.pieces) or queued is call) is not call:
             return
         while call.written < len(call.pieces):
             piece, number = call.pieces[call.written], self._number
@@ -251,13 +251,13 @@ class SharedGroup:
     def _slots(self, dtype: Any, number: int) -> list[Any]:
         """Return each rank's slot of a piece."""
         key = dtype, number % SLOTS
-        found = self._views.get(key)
-        if found is None:
+        views = self._views.get(key)
+        if views is None:
             start = HEADER + key[1] * PIECE
             with torch.inference_mode(False):  # or calls outside of this mode could not write there
-                found = [torch.frombuffer(each.bytes[start : start + PIECE], dtype=dtype) for each in self._segments]
-            self._views[key] = found
-        return found
+                views = [torch.frombuffer(part.bytes[start : start + PIECE], dtype=dtype) for part in self._segments]
+            self._views[key] = views
+        return views
 
 
 _groups: weakref.WeakSet[SharedGroup] = weakref.WeakSet()

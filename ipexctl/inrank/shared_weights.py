@@ -89,7 +89,7 @@ def staying(to: Callable[..., Any]) -> Callable[..., Any]:
         changed = [without_number(value) for value in args]
         fields = {name: without_number(value) for name, value in kwargs.items()}
         is_changed = any(new is not old for new, old in zip((*changed, *fields.values()), (*args, *kwargs.values())))
-        if is_changed and any(not each.requires_grad for each in self.parameters()):
+        if is_changed and any(not parameter.requires_grad for parameter in self.parameters()):
             args, kwargs = tuple(changed), fields
         return to(self, *args, **kwargs)
 
@@ -102,21 +102,21 @@ def sending_less(send: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(send)
     def send_rest(**call: Any) -> None:
-        found, ignored = None, call["params_and_buffers_to_ignore"]
+        frozen, ignored = None, call["params_and_buffers_to_ignore"]
         if call["process_group"].size() == 1:  # torch would copy all of them, in pieces of 250 MB, for nobody
             names = {weight.name for weight in frozen_weights(call["module"], ignored)}
             send(**{**call, "params_and_buffers_to_ignore": {*ignored, *names}})
             return
         with contextlib.suppress(OffError):
-            found = compare(call["module"], call["process_group"], ignored)
-        if found is None:
+            frozen = compare(call["module"], call["process_group"], ignored)
+        if frozen is None:
             send(**call)
             return
-        names = {weight.name for weight in found.alike}
+        names = {weight.name for weight in frozen.alike}
         send(**{**call, "params_and_buffers_to_ignore": {*ignored, *names}})
-        is_shared = keep_one_copy(found.ranks, found.private)
-        trained = sum(each.numel() for each in call["module"].parameters() if each.requires_grad)
-        tell(describe(found, trained, is_shared=is_shared))
+        is_shared = keep_one_copy(frozen.ranks, frozen.private)
+        trained = sum(parameter.numel() for parameter in call["module"].parameters() if parameter.requires_grad)
+        tell(describe(frozen, trained, is_shared=is_shared))
 
     return send_rest
 
@@ -125,9 +125,9 @@ def frozen_weights(model: Any, ignored: Collection[str]) -> list[Weight]:
     """Return the parameters that are not trained. Empty ones, those in `ignored`, and those whose memory is not simply
     their values, are left out."""
     return [
-        Weight(name, each, each.numel() * each.element_size())
-        for name, each in model.named_parameters()
-        if not each.requires_grad and name not in ignored and each.numel() and is_plain(each)
+        Weight(name, parameter, parameter.numel() * parameter.element_size())
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad and name not in ignored and parameter.numel() and is_plain(parameter)
     ]
 
 
@@ -198,23 +198,23 @@ def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:
         why = str(error).strip().partition("\n")[0]
         text = f"rank {ranks.rank} could not compare its frozen parameters with those of all ranks: {why}"
         raise DisagreementError(f"ipexctl: {text}; fix: {FIX}") from None
-    found = [int(value) for value in tensor.tolist()]
-    if len(set(ranks.gathered(hashlib.sha256(repr(found).encode()).hexdigest(), ranks.timeout()))) > 1:
+    numbers = [int(value) for value in tensor.tolist()]
+    if len(set(ranks.gathered(hashlib.sha256(repr(numbers).encode()).hexdigest(), ranks.timeout()))) > 1:
         text = "the ranks got different answers about their frozen parameters, and would train apart"
         raise DisagreementError(f"ipexctl: {text}; fix: {FIX}")
-    return found
+    return numbers
 
 
 def mapped_files() -> list[tuple[int, int]]:
     """Return the addresses where this process has mapped files: the first of each, and the one after its last."""
-    found = []
+    spans = []
     with open("/proc/self/maps") as file:
         for line in file:
             span, _, _, _, inode = line.split(None, 5)[:5]
             if inode != "0":
                 first, _, last = span.partition("-")
-                found.append((int(first, 16), int(last, 16)))
-    return found
+                spans.append((int(first, 16), int(last, 16)))
+    return spans
 
 
 def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
@@ -224,8 +224,8 @@ def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
         return not weights
     with contextlib.ExitStack() as stack:
         offers = ranks.gathered(make_offer(stack), ranks.timeout())
-        found = ranks.gathered(find_leader(ranks.rank, offers), ranks.timeout())
-        leaders = [leader if found[leader] == leader else rank for rank, leader in enumerate(found)]
+        choices = ranks.gathered(find_leader(ranks.rank, offers), ranks.timeout())
+        leaders = [leader if choices[leader] == leader else rank for rank, leader in enumerate(choices)]
         if leaders == [*range(ranks.size)]:
             return len({offer["boot"] for offer in offers}) == ranks.size
         is_leader = leaders.count(ranks.rank) > 1
@@ -267,7 +267,7 @@ def batches(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
     """Yield the parameters in groups that are copied before the ranks give up their own."""
     batch: list[Weight] = []
     for weight in weights:
-        if batch and (len(batch) >= MOST_TOGETHER or sum(each.size for each in batch) + weight.size > MOST_BYTES):
+        if batch and (len(batch) >= MOST_TOGETHER or sum(other.size for other in batch) + weight.size > MOST_BYTES):
             yield batch
             batch = []
         batch.append(weight)
@@ -296,8 +296,8 @@ def adopt(weight: Weight, pid: int, number: int) -> bool:
         return False
     try:
         storage = torch.UntypedStorage.from_file(f"/proc/self/fd/{opened}", False, weight.size)
-        found = torch.empty(0, dtype=torch.uint8).set_(storage)
-        if not torch.equal(found, own.data.as_strided((own.numel(),), (1,)).view(torch.uint8)):
+        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
+        if not torch.equal(shared, own.data.as_strided((own.numel(),), (1,)).view(torch.uint8)):
             return False
         own.data = torch.empty(0, dtype=own.dtype).set_(storage, 0, own.shape, own.stride())
     except (RuntimeError, AttributeError):  # no memory to map; a torch without these functions

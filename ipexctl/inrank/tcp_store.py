@@ -104,11 +104,11 @@ def stop_listening() -> None:
     """Let the store's server take no new connections; those that it has are still served."""
     if not _kept or os.getpid() != _pid:
         return
-    for found in connections():
-        if found.peer is None and found.local[1] in _kept:
+    for connection in connections():
+        if connection.peer is None and connection.local[1] in _kept:
             # The server polls the descriptor, so it becomes a pipe that never is readable.
             reader, _ = os.pipe()
-            os.dup2(reader, found.number, inheritable=False)
+            os.dup2(reader, connection.number, inheritable=False)
             os.close(reader)
 
 
@@ -138,13 +138,13 @@ def keep_tcp_store_for_other_ranks() -> None:
 
 def close_all_but_tcp_store() -> list[Connection]:
     """Return the connections that other processes have to the store."""
-    found = [connection for connection in connections() if connection.peer is not None]
-    own = {connection.local for connection in found if connection.peer is not None and connection.peer[1] in _kept}
-    for connection in found:
+    connected = [connection for connection in connections() if connection.peer is not None]
+    own = {connection.local for connection in connected if connection.peer is not None and connection.peer[1] in _kept}
+    for connection in connected:
         if connection.local[1] not in _kept and connection.local not in own:
             with open_copy(connection.number) as sock, contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-    return [each for each in found if each.local[1] in _kept and each.peer not in own]
+    return [each for each in connected if each.local[1] in _kept and each.peer not in own]
 
 
 def connections() -> Iterator[Connection]:
