@@ -374,6 +374,7 @@ class _FormatError(Exception):
 
 
 def _check_keys(row: Mapping[str, object], what: str) -> None:
+    """Refuse a key that a row, or an object in it, can't have; a misspelled key would otherwise be ignored."""
     places: list[tuple[str, object, tuple[str, ...]]] = [(what, row, ROW_KEYS)]
     places.append((f"'hugging_face' of {what}", row.get("hugging_face"), ("transformers", "accelerate")))
     for key, names in _NAMES.items():
@@ -451,6 +452,7 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
 
 
 def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
+    """Return name → row of a user's table. Raises a _FormatError for the first mistake."""
     if not isinstance(document, list):
         raise _FormatError("the file must be a list of rows", '[{"name": "ipex-2.8", ...}]')
     own_rows: dict[str, StackSpec] = {}
@@ -472,6 +474,7 @@ def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
 
 
 def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:
+    """Return the row of a user's table, with the values of the packaged row of its name for keys that it lacks."""
     if name in _KINDS:
         raise _FormatError(f"{name!r} already means the newest row of that kind", "choose another name for the row")
     by_name = {str(row["name"]): row for row in packaged()}

@@ -82,6 +82,7 @@ def with_ipex_use(reason: Reason, request: StackRequest, use: str) -> Reason:
 def _decide(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> StackPlan | Undecided | Reason:
+    """Choose by the table and the last answer of the indexes, and say in the reason which of them decided."""
     by_table = resolve_by_table(request, hosts, rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
         return by_table  # the answer is the same whatever the indexes have

@@ -275,6 +275,7 @@ def _has_name(context: InstallContext, record: EnvRecord) -> bool:
 
 
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
+    """Install a new lock, or with --dry-run only say what would happen. A refusal here still changes no host."""
     from ipexctl.stack.lock.stack_locking import announce_stack
 
     plan, lock = locked.plan, locked.lock
@@ -318,6 +319,8 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
 
 
 def _check_changes(context: InstallContext, env: str, row: str, packages: Mapping[str, str]) -> Refusal | None:
+    """Refuse the lock if it lowers or loses packages of the environment that has the name. The changes are kept for the
+    report."""
     named = (
         record
         for facts in context.facts.values()
@@ -336,6 +339,7 @@ def _check_changes(context: InstallContext, env: str, row: str, packages: Mappin
 
 
 def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
+    """True if the host has this environment under the requested name, by the facts gathered before."""
     return any(
         record.name == name and context.request.name in (env.name, *env.names) and env.runs
         for env, record in records_of(context.facts[host.name])
@@ -343,6 +347,7 @@ def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
 
 
 def _fits(context: InstallContext, record: EnvRecord) -> bool:
+    """True if the environment's row is still in the table and runs on all hosts, and each has its Python."""
     row = stacks(context.request.rows).get(record.row)
     if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
         return False
@@ -351,12 +356,14 @@ def _fits(context: InstallContext, record: EnvRecord) -> bool:
 
 
 def _lock_of(context: InstallContext, known: Existing) -> Lock | None:
+    """Return the lock of an environment from the first host where it can be read; None if there is none."""
     hosts = {host.name: host for host in context.hosts}
     locks = (_read_lock(context, hosts[name], known.record) for name in known.hosts)
     return next((lock for lock in locks if lock is not None), None)
 
 
 def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock | None:
+    """Return the lock of an environment from a host; None if it can't be read, or is not the one of the record."""
     path = f"{context.home}/envs/{record.name}/lock.json"
     try:
         session = context.pool.session(host)
@@ -446,6 +453,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
 
 
 def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec, dict[str, CheckResult]] | None:
+    """Return what is needed to build the environment again, and host → what is wrong with it there. None if it does not
+    fit all hosts, or if no host has its lock."""
     record = known.record
     if not _fits(context, record):
         return None

@@ -80,6 +80,7 @@ class EnvInstaller:
         self._drop_wheels([h for h in leaders if h.name in built and self._store(h) != self._store(source.host)])
 
     def _find_damaged(self, hosts: Sequence[Host]) -> None:
+        """Ask hosts that have the environment whether it is intact; a damaged or failed one is built again."""
         present = [host for host in hosts if not self._needs_build(host)]
         damaged = {
             done.host.name: done.result.build
@@ -95,6 +96,7 @@ class EnvInstaller:
         return host.name in self.spec.broken or not self._has_env(self.spec.name, host)
 
     def _has_env(self, name: str, host: Host) -> bool:
+        """True if the host has this environment and its Python starts, by the facts gathered before."""
         return any(env.name == name and env.runs for env in self.context.facts[host.name].software.envs)
 
     def is_named(self, host: Host) -> bool:
@@ -103,6 +105,8 @@ class EnvInstaller:
         return any(env.name == self.spec.name and self.context.request.name in env.names for env in envs)
 
     def _stage(self, locations: Mapping[str, StoreLocation], ready: list[Host]) -> StoreLocation | None:
+        """Bring the wheels into the store of one host, and return that store. The first host that can take them is
+        used, and need not be one that builds. None if none can: then each of `ready` has its error."""
         from ipexctl.stack.env.staging import Staging
 
         context, first = self.context, self.context.first
@@ -170,6 +174,7 @@ class EnvInstaller:
             )
 
     def _verify_followers(self, leader_of: Mapping[Host, Host], built: Collection[str]) -> None:
+        """Verify hosts that share the home of a host that has built. Where that build failed, they fail, too."""
         followers = []
         for host, leader in leader_of.items():
             if host != leader and leader.name in built:
@@ -205,6 +210,7 @@ class EnvInstaller:
                 context.done[done.host.name] = replace(before, status="changed", reason=reason)
 
     def _check_room(self, host: Host) -> bool:
+        """True if the environment fits into the host's home; otherwise the host gets its error."""
         if not self._needs_build(host):
             return True
         obstacle = find_obstacle(self.context, host, self.spec.lacking([host]), self.spec.interpreters.get(host.name))
@@ -216,6 +222,8 @@ class EnvInstaller:
         return self.context.facts[host.name].store_of(host.name)
 
     def _store_locations(self) -> dict[str, StoreLocation]:
+        """Return host → where its wheels are stored. Without a common network, wheels pass through the control machine,
+        which a note says."""
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts]
         internal = addresses_among(hosts, context.facts, context.opened.iface)
@@ -236,6 +244,8 @@ class EnvInstaller:
         return EnvClient(session, AgentPlace(self._python(host), self.context.home))
 
     def _build(self, host: Host, session: Session, *, drop: bool = False) -> bool:
+        """Build the environment on a host; return False if it exists. `drop`: True to remove the wheels afterwards."""
+
         def on_event(event: Reply) -> None:
             self.context.watch(StepStarted(host.name, str(event.get("what") or "building")))
 

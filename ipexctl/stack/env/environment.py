@@ -380,6 +380,7 @@ def _other_version(record: EnvRecord, package: str) -> str:
 
 
 def _other_stack(record: EnvRecord) -> str:
+    """Suggest the stack before this one, or PyTorch without IPEX."""
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
     has_older = record.row in stock and bool(older)
@@ -397,6 +398,7 @@ def _missing_module(phase: VerifyPhase) -> str:
 
 
 def _output(phase: VerifyPhase) -> RankOutput:
+    """Return the output of a failed step as known errors are searched in it. Warnings are left out."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
     details = (phase.detail,) if phase.detail is not None else ()
@@ -405,11 +407,13 @@ def _output(phase: VerifyPhase) -> RankOutput:
 
 @cache
 def _known_errors() -> tuple[KnownError, ...]:
+    """Return the errors that can be the cause of a failed verification."""
     errors = (known for known in known_errors() if not known.id.startswith(_ONLY_IN_RUNS))
     return (*known_errors("verification"), *errors, *known_errors("verification_last"))
 
 
 def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
+    """Return reason and fix for a step that took too long, and is not known to have failed for another reason."""
     own = f"{rough_duration(ENV_STEP)} of them without waiting for a processor or reading from a disk"
     reason = f"{step} did not finish within {phase.seconds:.0f} s, {own}"
     if phase.name == "allreduce":
@@ -421,6 +425,7 @@ def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
 
 
 def _last_line(phase: VerifyPhase) -> str:
+    """Return the line of the output that most likely names the error."""
     lines = [line.strip() for line in phase.text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b", line)]
     return (errors or lines or [f"exit code {phase.rc}"])[-1][:300]

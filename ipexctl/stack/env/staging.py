@@ -113,6 +113,7 @@ class Staging:
             self._send_from_here(wanted)
 
     def _find_missing(self, wheels: Sequence[Wheel]) -> list[Wheel]:
+        """Return the wheels that the host's store lacks, and keep in `_missing` how much it has of each."""
         self._missing = {file.sha256: file for file in self._store.missing([wheel.stored_file for wheel in wheels])}
         return [wheel for wheel in wheels if wheel.sha256 in self._missing]
 
@@ -124,6 +125,8 @@ class Staging:
         self._reasons = download_wheels(context, self._store, wheels, index_answer, name=self._location.host.name)
 
     def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
+        """Send the wheels from this machine, which downloads those that it does not have. Raises NotInStore if it can't
+        get one."""
         context, name = self._context, self._location.host.name
         to_send = [(self._missing[wheel.sha256], Path(wheel.path)) for wheel in wheels if wheel.path]
         to_download, index_answer = [wheel for wheel in wheels if not wheel.path], self._spec.index_answer
@@ -189,6 +192,7 @@ class Staging:
     def _download_here(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
     ) -> None:
+        """Download the wheels into this machine's store. Each is passed to `arriving` as soon as it is complete."""
         here = ControlMachine.find(cancel).store
         # An earlier call that failed may have left some wheels.
         files = [wheel.stored_file for wheel in wheels]
@@ -294,6 +298,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watch) -> InstallRequest:
+    """Return the request with this machine's Python, if there are no hosts and no --python that decide it."""
     stack = request.env.stack
     if hosts or stack.python is not None:
         return request
@@ -303,6 +308,7 @@ def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watc
 
 
 def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> None:
+    """Put the wheels and the lock into a directory on this machine. Files that are intact stay."""
     wheels = [*locked.lock.wheels, locked.installer]
     wanted = [wheel for wheel in wheels if not is_intact(directory / wheel.filename, wheel)]
     try:
@@ -331,6 +337,7 @@ def _copy(source: Path | str, target: Path) -> None:
 
 
 def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Wheel], directory: Path) -> None:
+    """Download wheels into a store inside the directory, and move each to its place once it is complete."""
     if not wheels:
         return
     control, parts = context.control, directory / _PARTS

@@ -199,6 +199,8 @@ def read_project_file(
 
 
 def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Return the tables [project], [project.optional-dependencies] and [dependency-groups] of a pyproject.toml. Raises
+    a UserError if it is not TOML."""
     try:
         document = parse_toml(text)
     except TomlError as error:
@@ -208,6 +210,7 @@ def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]
 
 
 def _no_such_list(path: Path, name: str, known: Sequence[str]) -> UserError:
+    """Return the error for an extra or group that the file does not have."""
     has = f"it has {', '.join(known) or 'none'}"
     return UserError(f"{path} has no extra and no group {quote(name)}", fix=did_you_mean(name, known, has, cutoff=0.6))
 
@@ -223,6 +226,8 @@ class _Pyproject:
         self._read: set[str] = set()
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
+        """Yield what the project requires, with these extras and groups. Raises a UserError for a name that it does not
+        have."""
         is_asked = is_read_by_backend(PYPROJECT, self.text)
         if not (self.project or self.groups or is_asked):
             raise UserError(
@@ -235,6 +240,7 @@ class _Pyproject:
                 yield from self._named(name, ())
 
     def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
+        """Yield the lines of an extra or a group, once. `above`: those that include it."""
         is_group, name = name.startswith(GROUP), name.removeprefix(GROUP)
         for lists in (self.groups,) if is_group else (self.extras, self.groups):
             for key, entries in lists.items():
@@ -250,6 +256,7 @@ class _Pyproject:
         raise _no_such_list(self.path, name, [*self.extras, *self.groups])
 
     def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
+        """Yield the lines of a list, with those of groups that it includes."""
         for entry in entries if isinstance(entries, (list, tuple)) else ():
             if isinstance(entry, dict) and isinstance(entry.get("include-group"), str):
                 yield from self._named(f"{GROUP}{entry['include-group']}", above)
@@ -259,6 +266,8 @@ class _Pyproject:
                 raise UserError(f"{self.path}: {entry!r} is not a requirement", fix="write a text such as 'peft>=0.17'")
 
     def _requirement(self, text: str, above: tuple[str, ...]) -> Iterator[FileLine]:
+        """Yield a requirement as hosts get it: from the source that [tool.uv] names, with the extras of the project
+        itself in its place, or not at all. What hosts can't install is noted."""
         line = _line_with(self.path, self.text, text, text)
         try:
             requirement = Requirement(text)
@@ -299,6 +308,7 @@ def place_of(line: FileLine) -> str:
 
 
 def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
+    """Return `text` with the position of `part` in a document; with line 1 if the document does not contain it."""
     lines = document.splitlines()
     at = next((at for at, raw in enumerate(lines) if raw == part), None)
     at = next((at for at, raw in enumerate(lines) if part in raw), None) if at is None else at
@@ -306,6 +316,8 @@ def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
 
 
 def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope) -> ProjectLines:
+    """Return the packages of a uv.lock. Packages for CUDA are left out, a local build (`+cu121`) becomes its public
+    version, and what comes from an index of its own is bound to that index."""
     project = TextReader(path.parent)(PYPROJECT)
     if not project:
         raise UserError(f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock in the project")
@@ -384,6 +396,8 @@ def _workspace_texts(path: Path, project: str, scope: ProjectScope) -> tuple[dic
 
 
 def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return uv's options for these extras and groups. Raises a UserError for a name that no member of the workspace
+    has."""
     options: list[str] = []
     for name in names:
         plain = name.removeprefix(GROUP)
@@ -437,6 +451,8 @@ def _with_workspace(project: str) -> str:
 
 
 def _of_conda(path: Path, text: str) -> ProjectLines:
+    """Return the packages of a conda environment that pip has under the same name, and those of its `pip:` list. All
+    others are left out with a note, but for those that the stack stands for."""
     tree = YamlTree(text, path)
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []

@@ -224,6 +224,7 @@ class _RequirementsReader:
             return PackageRequest(notes=(f"{place_of(line)} is left out ({why}): {shown}",), left_out=(shown,))
 
     def _parse(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """Read one line. Raises a UserError if it can't be installed."""
         if line.text.startswith("-"):
             return self._option(line, above, constraining=constraining)
         text, hashes = HASH.sub("", line.text).strip(), frozenset(_SHA256.findall(line.text))
@@ -294,6 +295,7 @@ class _RequirementsReader:
             return PackageRequest(notes=(note,))
 
     def _option(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """Read a line that is an option of pip. Raises a UserError for one that can't be used."""
         name, value = _split(line.text)
         if name in _FILES:
             if "://" in value:
@@ -321,6 +323,7 @@ class _RequirementsReader:
 
 
 def _source(line: FileLine, name: str, value: str) -> PackageRequest:
+    """Read an option that names an index, or a page or directory of wheels. PyTorch's indexes are left out."""
     if not value:
         raise line.error(f"{name} has no value", name)
     if is_of_pytorch(check_url(value)):
@@ -363,6 +366,7 @@ def _local_path(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _lines(path: Path, text: str) -> Iterator[FileLine]:
+    """Yield the lines of a requirements file, with continued lines joined, and without comments and empty lines."""
     joined, first, raw = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         comment = re.search(r"(^|\s)#.*$", line)
@@ -379,6 +383,7 @@ def _lines(path: Path, text: str) -> Iterator[FileLine]:
 
 
 def _split(text: str) -> tuple[str, str]:
+    """Split an option from its value: `-rFILE`, `-r FILE`, `--name=VALUE`, `--name VALUE`."""
     short = re.match(r"(-[a-zA-Z])\s*(.*)", text)
     if short and not text.startswith("--"):
         return short[1], _unquoted(short[2])
@@ -407,6 +412,7 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
+    """Return why hosts can't install a requirement, and the fix; None if they can, as far as its text shows."""
     location = _url_of(text)
     if _REPOSITORY.match(location):
         return "hosts do not clone repositories", _MAKE_WHEEL
@@ -430,6 +436,7 @@ def _refusal(text: str) -> tuple[str, str] | None:
 
 
 def _syntax_problem(text: str) -> str:
+    """Return what is wrong with a text that is no requirement."""
     if re.match(r"[\w.\[\],-]+\s*=[<>]", text):
         return "versions are compared with >= and <=, not => and =<"
     if re.match(r"[\w.\[\],-]+\s*=[^=]", text):
@@ -438,6 +445,7 @@ def _syntax_problem(text: str) -> str:
 
 
 def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
+    """Return what both requests ask for; what both have is there once."""
     return PackageRequest(
         tuple(dict.fromkeys((*first.lines, *second.lines))),
         tuple(dict.fromkeys((*first.constraints, *second.constraints))),
@@ -565,6 +573,7 @@ def with_project_indexes(named: Sources, declared: Sources, packages: Collection
 
 
 def _absolute(location: str, option: str) -> str:
+    """Return a location with a directory as an absolute path. Raises a UserError if there is no such directory."""
     path = directory_of(location)
     if path is None:
         return location

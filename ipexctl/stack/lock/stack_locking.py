@@ -299,6 +299,8 @@ class _Locking:
         return TORCH if self.given is None else self.projects[0]
 
     def lock(self, *, node0_may: bool) -> LockedStack | Refusal:
+        """Return the lock of the stack. A wheelhouse is tried first, and with --offline only directories are; otherwise
+        the indexes are queried."""
         context, sources = self.context, self.context.request.sources
         from_wheelhouse: LockedStack | Refusal | HostError | None = None
         if sources.wheelhouse is not None:
@@ -335,6 +337,7 @@ class _Locking:
             IndexCache(os.environ).save(machine, index_answer.availability)
 
     def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
+        """Lock with directories alone. An error is returned, not raised, so that the caller can try the indexes."""
         control = self.context.control
         try:
             settings = pip_settings(control.session, control.python) if and_pips else PipSettings()
@@ -347,6 +350,8 @@ class _Locking:
             return error
 
     def _plan(self, index_answer: IndexAnswer) -> StackPlan | Refusal:
+        """Return the plan: a given one, that of the environment which gets more packages, or what the resolver
+        chooses."""
         context, rows = self.context, self.context.request.rows
         if self.given is not None:
             return self.given
@@ -365,6 +370,7 @@ class _Locking:
         return index_answer
 
     def _query(self, session: Session, python: str, *, here: bool) -> IndexAnswer:
+        """Query the sources from one machine. `here`: True if it is the control machine."""
         request = self.context.request
         settings = pip_settings(session, python)
         # The candidate rows' indexes, with their known labels.
@@ -378,6 +384,8 @@ class _Locking:
         return query_indexes(session, python, wanted, self.projects, settings)
 
     def _query_both(self) -> tuple[IndexAnswer, bool]:
+        """Query the sources from node0 and the control machine at once; return the answer that counts, and whether it
+        is node0's."""
         context = self.context
 
         def query_node0() -> IndexAnswer | None:
@@ -408,10 +416,12 @@ class _Locking:
         return (from_node0, True) if from_node0 is not None and by_node0 else (own, False)
 
     def _unanswered(self, index_answer: IndexAnswer) -> list[SourceFailure]:
+        """Return the failures of indexes that the call names."""
         named = call_labels(self.context.request.sources)
         return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
 
     def _report_failures(self, availability: Availability, *, by_node0: bool) -> None:
+        """Note which indexes did not answer. A call that changes nothing leaves these notes out."""
         where = self.context.first.name if by_node0 else "the control machine"
         reasons: dict[str, list[str]] = {}
         for failures in availability.failures:
@@ -420,6 +430,8 @@ class _Locking:
             self.context.silent_indexes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
     def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack | Refusal:
+        """Lock a plan with this answer. Raises a HostError if the answer can't be relied on, or if the lock can't work
+        on hosts."""
         context, request = self.context, self.context.request
         if failures := self._unanswered(index_answer):
             raise HostError(
@@ -566,6 +578,8 @@ class _Locking:
     def _make(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, bound: Mapping[str, NamedWheels]
     ) -> Lock:
+        """Make the lock, and again without lines that prevent one as long as there are such lines. Raises a HostError
+        or a UserError if there is none."""
         context, request, typed = self.context, self.context.request, self.context.typed
         named = find_named_wheels(request.sources, plan, request.builds) if index_answer.has_index else {}
         named = {**bound, **named}
@@ -817,6 +831,7 @@ class _Locking:
         return {"name": project.name, "version": project.version, "archive": archive}
 
     def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:
+        """Return the machine that makes the lock. On node0, its uv is stored first."""
         control = self.context.control
         if by_node0:
             self._bring((uv,), index_answer, by_node0=True)
@@ -885,6 +900,7 @@ def announce_stack(
 
 
 def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
+    """Return the end of a sentence that names a smaller stack, or where smaller builds are."""
     request = StackRequest(stack="torch", python=context.request.env.stack.python)
     other = resolver.resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
     if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):

@@ -268,6 +268,7 @@ def uv_for_node(availability: Availability | None, glibc: str, sources: Sources)
 
 
 def _uv_in_directories(sources: Sources, glibc: str) -> Wheel | None:
+    """Return the newest uv in directories that the call names; None if there is none for the hosts."""
     places = [directory_of(option) for option in (sources.wheelhouse, *sources.find_links) if option]
     paths = {path.name: path for directory in places if directory for path in sorted(Path(directory).glob("uv-*.whl"))}
     available = tuple(AvailableWheel("uv", "", name, "") for name in paths)
@@ -478,6 +479,8 @@ def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], m
 
 
 def _unfit(what: str, name: str, wheels: NamedWheels) -> HostError | UserError:
+    """Return the error for a package whose own wheels do not fulfil what is required. `what`: beginning of the
+    sentence."""
     option, _, path = wheels.option.partition(" ")
     if wheels.problem is not None:
         return wheels.problem
@@ -607,6 +610,7 @@ def _filename_of(file: Mapping[str, Any]) -> str:
 
 
 def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
+    """Return how well a file fits the tags, smaller is better; None if it does not fit or is no wheel."""
     try:
         _, _, build, named = parse_wheel_filename(_filename_of(file))
     except InvalidWheelFilename:
@@ -617,6 +621,7 @@ def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[
 
 
 def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[str, LocalWheel]) -> Wheel:
+    """Return a package's wheel from its entry in a pylock.toml and the chosen file."""
     filename = _filename_of(file)
     url = str(file.get("url") or "")
     known = local.get(url)
@@ -754,6 +759,7 @@ def explain_refusal(
 
 
 def _no_index_error(index_answer: IndexAnswer) -> HostError:
+    """Return the error for a call that has no source of wheels at all."""
     failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
     return HostError(
         f"no package index can be reached ({failures})" if failures else "no index or directory of wheels is given",
@@ -762,6 +768,7 @@ def _no_index_error(index_answer: IndexAnswer) -> HostError:
 
 
 def _quote(messages: str) -> str:
+    """Return uv's own lines, shortened, to follow a sentence; empty if there are none."""
     lines = [re.sub(r"^\s*(error|cause): ", "", line).strip() for line in messages.splitlines()]
     kept = [
         line[:_MAX_WIDTH]

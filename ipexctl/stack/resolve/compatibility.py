@@ -86,6 +86,7 @@ def incompatibility(row: StackSpec, facts: Facts) -> Reason | None:
 
 
 def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
+    """Return why a row can't run on hosts with this profile, whatever their Pythons; None if it can."""
     if host.kernel not in (None, "Linux"):
         return because(reasons.other_platform, found=host.kernel, wheels_for="Linux")
     if host.arch is not None and host.arch not in X86:
@@ -102,6 +103,7 @@ def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
 
 
 def _python_problem(part: str, host: HostProfile, pythons: Sequence[str], best: str) -> Reason | None:
+    """Return why no Python of the hosts fits; None if one fits, or if their Pythons are unknown."""
     if host.pythons is None or host.pythons & set(pythons):
         return None
     if host.pythons:
@@ -171,6 +173,7 @@ def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Se
 def _none_common(
     part: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], wanted: str
 ) -> Reason:
+    """Return the reason for hosts that have no fitting Python in common."""
     supported = tuple(_supported(pythons))
     if not supported:
         return because(reasons.built_for_old_pythons, part=part, pythons=tuple(pythons), oldest=OLDEST_PYTHON)
@@ -228,6 +231,7 @@ def _best_of(paths: Collection[str], rankings: Sequence[Sequence[str]]) -> str:
 
 
 def _ranked(python: str, facts: Facts) -> list[str]:
+    """Return the paths of this Python on a host, the best one first."""
     good = [entry for entry in usable_pythons(facts) if minor(entry.version or "") == python]
     good.sort(key=lambda entry: (entry.libc != "glibc", entry.arch is None, entry.venv is False))
     return list(dict.fromkeys(entry.path for entry in good))
@@ -269,6 +273,7 @@ def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availabili
 
 
 def _parts(row: StackSpec) -> dict[str, list[str]]:
+    """Return project → versions of the builds that a row may install."""
     parts = {TORCH: list(row.patches)}
     if row.ipex_builds:
         parts[IPEX] = [build.version for build in row.ipex_builds]

@@ -67,6 +67,7 @@ class _ConstraintReader:
     table: tuple[StackSpec, ...]
 
     def constraints(self) -> Constraints:
+        """Return the candidates. Raises a _Refused if no row of the table fulfils the request."""
         request, table = self.request, self.table
         self._check_stack()
         self._check_torch()
@@ -104,6 +105,7 @@ class _ConstraintReader:
             raise _Refused(because(reasons.unknown_stack, requested=stack, near=near, oldest=known[2], newest=oldest))
 
     def _check_torch(self) -> None:
+        """Refuse a torch that the table does not have."""
         if self.request.torch is None:
             return
         requested = _public(self.request.torch)
@@ -124,6 +126,7 @@ class _ConstraintReader:
         raise _unknown("torch", self.request.torch, known, _near(requested, lines) if is_typo else ())
 
     def _check_python(self) -> None:
+        """Refuse a Python that no row has, or that is too old for ipexctl."""
         python = self.request.python
         if python is None:
             return
@@ -137,6 +140,7 @@ class _ConstraintReader:
         raise _unknown("Python", python, known, _near(python, known))
 
     def _narrow_torch(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows that have the requested torch."""
         if self.request.torch is None:
             return rows
         requested = _public(self.request.torch)
@@ -151,6 +155,7 @@ class _ConstraintReader:
         )
 
     def _narrow_ipex(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows that have the requested IPEX, with only its builds."""
         ipex, stack = self.request.ipex, self.request.stack
         if ipex is None:
             return rows
@@ -177,6 +182,7 @@ class _ConstraintReader:
         )
 
     def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows that have the requested bindings, with only these."""
         if self.request.oneccl is None:
             return rows
         if self.request.stack != "torch":
@@ -186,6 +192,7 @@ class _ConstraintReader:
         raise _Refused(self._explain_oneccl(self.request.oneccl, rows))
 
     def _explain_oneccl(self, oneccl: str, rows: tuple[StackSpec, ...]) -> Reason:
+        """Return why the requested bindings are not in any of these rows."""
         stack = self.request.stack
         home = next(row for row in self.table if any(_is(oneccl, build.version) for build in row.oneccl_builds))
         if stack == "torch" or (stack is not None and not any(row.oneccl_builds for row in rows)):
@@ -202,6 +209,7 @@ class _ConstraintReader:
         )
 
     def _narrow_kind(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows of the requested kind; for `torch`, each row without IPEX."""
         if self.request.stack == "torch":
             return tuple(row.stock() for row in rows)
         if self.request.stack != "ipex":
@@ -254,6 +262,8 @@ def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
 
 
 def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: StackKind) -> tuple[StackSpec, ...]:
+    """Return the candidates in the order in which they are tried: with oneCCL, over gloo, without IPEX. A request that
+    names nothing gets only rows without IPEX. `must`: only those with oneCCL."""
     ccl = [row for row in rows if row.ipex and row.oneccl_builds]
     if must:
         return tuple(ccl)

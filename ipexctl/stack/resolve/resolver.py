@@ -50,6 +50,7 @@ def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any
 
 
 def _newest(row: StackSpec, constraints: Constraints) -> Newest | None:
+    """Return the sense in which a row is the newest; None if the request named it."""
     if constraints.named:
         return None
     if not row.ipex:
@@ -58,6 +59,7 @@ def _newest(row: StackSpec, constraints: Constraints) -> Newest | None:
 
 
 def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
+    """Return the first row that was passed over and is of the same kind, with its problem; None if there is none."""
     for row, problem in tried:
         is_alike = bool(row.oneccl_builds) == bool(chosen.oneccl_builds)
         if row.name != chosen.name and is_alike and (row.oneccl or not row.oneccl_builds):
@@ -234,6 +236,8 @@ class _Search:
     wheels: Availability
 
     def first_fit(self, constraints: Constraints) -> StackPlan | Reason:
+        """Return the plan of the first candidate that fits the hosts and has its wheels, or the reason why none
+        does."""
         tried: list[tuple[StackSpec, Reason]] = []
         for row in constraints.rows:
             fit = self._fit(row, constraints)
@@ -245,6 +249,7 @@ class _Search:
         return self._refuse(tried, constraints)
 
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Reason:
+        """Return the builds of a row that run on all hosts, or why there are none."""
         pythons = row.pythons
         # Bindings exist for fewer Pythons than the other parts, so name them if they are the limit.
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
@@ -284,6 +289,7 @@ class _Search:
         return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
 
     def _picks(self, row: StackSpec, constraints: Constraints, target: Target) -> Iterator[Pick]:
+        """Yield the builds of a row that fit each other and the target, preferred ones first."""
         for torch in row.patches:
             for ipex in row.ipex_builds or (None,):
                 if ipex and not self._ipex_runs(ipex, torch, target):
@@ -311,6 +317,8 @@ class _Search:
         return fits and (self.wheels.queried or is_published)
 
     def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, AvailableWheel] | None:
+        """Return project → wheel of exactly these versions; None if one of them is missing. Empty if no index was
+        queried."""
         chosen: dict[str, AvailableWheel] = {}
         for project, version in wanted.items() if self.wheels.queried else ():
             candidate = self.wheels.build(project, version, target)
@@ -320,6 +328,7 @@ class _Search:
         return chosen
 
     def _plan(self, pick: Pick, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> StackPlan:
+        """Return the plan for these builds, with its notes."""
         row, wheels = pick.row, self.wheels
         torch = pick.pin(TORCH, pick.torch)
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
@@ -361,6 +370,8 @@ class _Search:
         )
 
     def _mpi(self, row: StackSpec, pick: Pick) -> str | Reason | None:
+        """Return the requirement of Intel MPI; None if the bindings contain it or the row needs none, or a reason if no
+        index has it."""
         if pick.bundled_mpi or not row.mpi:
             return None
         fitting = [line for floor, line in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
@@ -368,6 +379,7 @@ class _Search:
         return satisfiable or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
     def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Reason | None]:
+        """Return the newest maintained row that runs on the hosts, or else the problem of the newest one."""
         first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
         of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
@@ -379,6 +391,7 @@ class _Search:
         return None, first_problem
 
     def _refuse(self, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> Reason:
+        """Return the reason why nothing fits, with what would fit instead."""
         row, problem = easiest_problem(tried, self.host_groups, self.wheels)
         must = constraints.require_oneccl
 
