@@ -84,6 +84,7 @@ def recommend(
 
 
 def _iface(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> str | None:
+    """Return the name of the interface that all hosts use; None if it differs or is unknown."""
     names = {nic.name for name, facts in hosts.items() if (nic := facts.network.nic_with(internal.get(name)))}
     return names.pop() if len(names) == 1 else None
 
@@ -292,12 +293,15 @@ def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mappin
 
 
 def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, int]:
+    """Return the lowest and the highest port that a rank of these hosts may get."""
     ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
     low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
     return low, max((last for _, last in ranges), default=_USUAL_PORTS[1])
 
 
 def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
+    """Return the network of the hosts' internal addresses and its IP version; an empty text if the network is
+    unknown."""
     for name in hosts:
         for nic in facts[name].network.nics if name in facts else ():
             for address in nic.addresses:
@@ -423,6 +427,7 @@ def _sight(supervisor: RunSupervisor, facts: Facts) -> Sight:
 
 
 def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> str:
+    """Return why it is unknown whether a run is alive."""
     name = node0.name if node0 is not None else recorded
     silent = [host.name[:30] for host, facts in answers if facts is None]
     if name is None and silent:

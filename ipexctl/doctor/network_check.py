@@ -126,6 +126,8 @@ class _NetworkCheck:
         self.untested[name] = _NO_LONGER_ANSWERS
 
     def _try_ports(self) -> None:
+        """Let all hosts listen, connect to each other, and report. Meanwhile the control machine connects to them from
+        outside."""
         dialog = ScriptDialog(self.cancel)
         tokens = {name: secrets.token_hex(8) for name in self.sessions}
         for name, session in self.sessions.items():
@@ -152,6 +154,8 @@ class _NetworkCheck:
             dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
     def _listeners(self, dialog: ScriptDialog) -> dict[str, port_pairs.PortListener]:
+        """Return host → its listener, for hosts that answered in time. A host that does not even begin is lost; any
+        other is noted as not tested."""
         listeners: dict[str, port_pairs.PortListener] = {}
         started = dialog.running
         pending, silent = set(started), set(started)
@@ -183,6 +187,7 @@ class _NetworkCheck:
     def _connect(
         self, dialog: ScriptDialog, listeners: Mapping[str, port_pairs.PortListener], tokens: Mapping[str, str]
     ) -> None:
+        """Let the hosts connect, and keep the results. What has no result in time counts as a timeout."""
         targets: dict[str, list[str]] = defaultdict(list)
         for source, target in port_pairs.pairs_to_try([host.name for host in self.hosts]):
             if source in listeners and target in listeners and listeners[target].port is not None:
@@ -213,6 +218,7 @@ class _NetworkCheck:
     def _connect_from_outside(
         self, listeners: Mapping[str, port_pairs.PortListener], tokens: Mapping[str, str]
     ) -> frozenset[str]:
+        """Return the hosts whose ports this machine reaches from outside of their network."""
         until = self.at(0.88)
 
         def is_open(host: Host) -> bool:
@@ -234,6 +240,7 @@ class _NetworkCheck:
 
 
 def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
+    """Return the findings about hosts that stopped answering."""
     return merge_findings(
         Finding(
             "network.unreachable",

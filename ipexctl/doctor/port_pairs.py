@@ -110,6 +110,7 @@ def diagnose(results: Mapping[Pair, ConnectionResult]) -> PortDiagnosis:
 
 
 def _explain(results: Mapping[Pair, ConnectionResult], *, inward_first: bool) -> PortDiagnosis:
+    """Return the closed hosts, by incoming connections first or by outgoing ones, and the blocked pairs that remain."""
     blocked = {pair: result.is_blocked for pair, result in results.items() if result.is_conclusive}
     closed: dict[bool, tuple[str, ...]] = {}
     names = tuple(dict.fromkeys(name for pair in results for name in pair))
@@ -203,6 +204,7 @@ def _overflow(
 
 
 def _not_reachable(hosts: tuple[str, ...], internal: Mapping[str, str]) -> Finding:
+    """Return the finding about hosts with no connection in either direction."""
     address = f" ({internal[hosts[0]]})" if len(hosts) == 1 else ""
     message = (
         f"It and the other hosts can't connect to each other over its internal address{address}. The control machine"
@@ -218,6 +220,7 @@ def _closed_in(
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
 ) -> Finding:
+    """Return the finding about hosts whose ports nobody reaches."""
     kinds = {result.kind for (_, to), result in results.items() if to in closed and result.is_blocked}
     how = {"timeout": "get no answer", "refused": "are refused"}.get(next(iter(kinds)) if len(kinds) == 1 else "")
     message = (
@@ -229,6 +232,7 @@ def _closed_in(
 
 
 def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
+    """Return the finding about pairs of hosts that can't connect, while others can."""
     targets: dict[str, list[str]] = defaultdict(list)
     for source, target in pairs:
         targets[source].append(target)
@@ -247,6 +251,7 @@ def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
 
 
 def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str, str]) -> list[Finding]:
+    """Return the finding about addresses at which another machine answers."""
     hosts = tuple(dict.fromkeys(to for (_, to), result in results.items() if result.kind == "wrong"))
     if not hosts:
         return []
@@ -262,6 +267,7 @@ def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str
 def _lost_packets(
     results: Mapping[Pair, ConnectionResult], internal: Mapping[str, str], facts: Mapping[str, Facts]
 ) -> list[Finding]:
+    """Return the finding about connections on which only small packets arrive."""
     pairs = [(to, source) for (source, to), result in results.items() if result.kind == "large-lost"]
     if not pairs:
         return []
@@ -286,6 +292,7 @@ def _lost_packets(
 def _untested(
     results: Mapping[Pair, ConnectionResult], untested: Mapping[str, str], facts: Mapping[str, Facts]
 ) -> tuple[Finding, ...]:
+    """Return the findings about hosts whose ports could not be tested, and why."""
     reasons = dict(untested)
     for (source, target), result in results.items():
         if result.kind == "mute":

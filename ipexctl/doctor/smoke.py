@@ -172,6 +172,7 @@ def behind(values: Mapping[str, float], minimum: float) -> dict[str, float]:
 
 
 def _slow_hosts(hosts: Sequence[HostSmoke], facts: Mapping[str, Facts]) -> list[Finding]:
+    """Return the finding about hosts that are slower than others with the same CPU, by figures of the same method."""
     comparable: dict[tuple[Measurement, str, str | None, int | None], dict[str, float]] = defaultdict(dict)
     for host in hosts:
         cpu = facts[host.name].cpu if host.name in facts else None
@@ -197,6 +198,7 @@ def _slow_hosts(hosts: Sequence[HostSmoke], facts: Mapping[str, Facts]) -> list[
 
 
 def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
+    """Return the finding about links from node0 that are slower than the others."""
     bits = {link.name: link.bits for link in links if link.bits is not None}
     slow = behind(bits, SLOW_LINK)
     if not slow:
@@ -211,6 +213,7 @@ def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
 
 
 def _summary(hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke]) -> str:
+    """Return a sentence with all that was measured; empty if nothing was."""
     parts = []
     for kind in _MEASUREMENTS:
         by_method: dict[str, list[float]] = defaultdict(list)
@@ -242,6 +245,7 @@ def _shown(kind: str, value: float) -> str:
 
 
 def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> tuple[Finding, ...]:
+    """Return the findings about what was not measured, and why."""
     reasons = [(host.name, f"Not measured: {reason}.") for host in hosts for reason in host.missing]
     reasons += [
         (link.name, f"The link from node0 to it was not measured: {link.reason}.") for link in links if link.reason
@@ -272,6 +276,7 @@ class _Smoke:
         dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 
     def measure_hosts(self, dialog: ScriptDialog, until: float, lost: Mapping[str, HostError]) -> tuple[HostSmoke, ...]:
+        """Let all hosts measure at the same time; return what they report in time."""
         figures: dict[str, dict[Measurement, Figure]] = {name: {} for name in self._names}
         missing = {name: [lost[name].reason] if name in lost else [] for name in self._names}
         left = max(0.2, until - time.monotonic())
@@ -298,6 +303,7 @@ class _Smoke:
         return tuple(HostSmoke(name, figures[name], tuple(missing[name])) for name in self._names)
 
     def serve(self, dialog: ScriptDialog, budget: float) -> None:
+        """Start the programs that measure links: servers on the hosts, and the client on node0."""
         for name in self._names:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"
@@ -307,6 +313,8 @@ class _Smoke:
                 self._start(dialog, name, action, seconds, request)
 
     def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:
+        """Measure the links from node0, and slow ones a second time, because other traffic may have slowed a short
+        stream."""
         node0, *others = self._names
         no_address, unknown = "it has no address for training", "it could not be measured"
         by_host = {name: LinkSmoke(name, reason=unknown if name in self._internal else no_address) for name in others}

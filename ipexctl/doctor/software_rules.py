@@ -163,6 +163,7 @@ def changed_packages(host: HostContext) -> Iterator[Finding]:
 
 
 def _replaced(env: Env) -> Finding | None:
+    """Warn if packages of an environment have other versions than its record; return None if they have the same."""
     record = read_record(env.record)
     if record is None:
         return None
@@ -444,6 +445,7 @@ _NAMES: Final = {
 
 
 def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
+    """Return name of an environment → host → the environment there."""
     by_name: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
         for env in node.facts.software.envs:
@@ -494,6 +496,7 @@ def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _first_mpi(node: HostContext) -> tuple[str, str] | None:
+    """Return kind and version of the first mpirun on PATH; None if there is none that is known."""
     first = next((mpi for mpi in node.facts.software.mpis if mpi.on_path and mpi.flavor != "unknown"), None)
     return (first.flavor, first.version or "") if first else None
 
