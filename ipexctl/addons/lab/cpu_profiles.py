@@ -74,6 +74,7 @@ sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp sve
 
 
 def _flags(text: str) -> str:
+    """Return the flags, each once, without those that a `-flag` takes away."""
     removed = {flag.removeprefix("-") for flag in text.split() if flag.startswith("-")}
     return " ".join(flag for flag in dict.fromkeys(text.split()) if flag.removeprefix("-") not in removed)
 
@@ -231,6 +232,7 @@ def cpuinfo(cpu_profile: CpuProfile) -> str:
 
 
 def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
+    """Return the lines of one CPU in /proc/cpuinfo of an x86 machine."""
     per_socket = 1 << (cpu_profile.cores * cpu_profile.threads - 1).bit_length()
     apicid = cpu.socket * per_socket + cpu.core * cpu_profile.threads + cpu.thread
     amd = cpu_profile.vendor == "AuthenticAMD"
@@ -268,6 +270,7 @@ def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
 
 
 def _arm(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
+    """Return the lines of one CPU in /proc/cpuinfo of an ARM machine."""
     return (
         f"processor\t: {cpu.number}\n"
         "BogoMIPS\t: 2100.00\n"
@@ -315,6 +318,7 @@ def cpu_mask(numbers: Collection[int], width: int) -> str:
 
 
 def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
+    """Add the files about all CPUs: which are online, hyper-threading and clocks."""
     number_list = number_ranges(range(cpu_profile.cpus))
     smt = cpu_profile.threads > 1
     for name in ("online", "present", "possible"):
@@ -340,6 +344,7 @@ def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
 
 
 def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
+    """Add the files of each CPU: its place in the machine, and links to its cache, clock and NUMA node."""
     core_sets = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core))
     socket_sets = _sets(cpu_profile, all_cpus, lambda cpu: cpu.socket)
     for cpu in all_cpus:
@@ -371,6 +376,7 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
 def _sets(
     cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], key: Callable[[CpuSpec], Key]
 ) -> dict[Key, tuple[str, str]]:
+    """Return group → its CPUs, as a list and as a mask, each with a line break."""
     by_group: defaultdict[Key, list[int]] = defaultdict(list)
     for cpu in all_cpus:
         by_group[key(cpu)].append(cpu.number)
@@ -381,6 +387,7 @@ def _sets(
 
 
 def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
+    """Add the caches, one directory for all CPUs that share one."""
     cores_per_l3 = cpu_profile.l3_cores or cpu_profile.cores
     by_core = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core))
     by_l3 = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core // cores_per_l3))
@@ -412,6 +419,7 @@ def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared:
 
 
 def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], memory_kb: int) -> None:
+    """Add the files of the NUMA nodes."""
     number_list = number_ranges(range(cpu_profile.nodes))
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         tree.files[f"node/{name}"] = f"{number_list}\n"
@@ -436,6 +444,7 @@ def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], m
 
 
 def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
+    """Return the distance between two NUMA nodes, as the firmware would tell it."""
     if other == node:
         return 10
     same_socket = other // cpu_profile.numa_per_socket == node // cpu_profile.numa_per_socket
@@ -465,6 +474,7 @@ def profile_directory(lab: Lab, name: str) -> Path:
 
 
 def _write_profile(directory: Path, name: str) -> None:
+    """Write the files of a profile into a new directory."""
     cpu_profile = find_cpu_profile(name)
     directory.mkdir()
     (directory / "cpuinfo").write_text(cpuinfo(cpu_profile))

@@ -138,6 +138,7 @@ def show_mended(before: LabHost, after: LabHost) -> None:
 
 
 def _rows(found: FoundLab) -> list[tuple[str, ...]]:
+    """Return the rows of a lab in the table: one for hosts that are alike."""
     lab = found.lab
     if lab is None:
         return [(found.name, *[""] * 6)]
@@ -223,6 +224,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def _one_name(command: str, name: str | None, lab: str | None) -> str | None:
+    """Return the lab that a call names in one of two ways, or None. Raises a UserError if it names two."""
     if name is not None and lab not in (None, name):
         raise UserError(
             f"two lab names: {name} and --lab {lab}",

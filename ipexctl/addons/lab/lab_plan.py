@@ -75,6 +75,7 @@ def check(spec: LabSpec) -> None:
 
 
 def _check_slurm(spec: LabSpec) -> None:
+    """Refuse what a lab with Slurm can't be."""
     if spec.hosts < 2:
         raise UserError(
             "a lab with Slurm has two hosts or more: the first is the login host, the others compute", fix="--hosts 3"
@@ -191,6 +192,7 @@ def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
 
 
 def _node(spec: LabSpec, name: str, block: int, index: int) -> LabHost:
+    """Return one host of the lab: its name, addresses, account and CPU."""
     user = spec.users[index % len(spec.users)]
     block, number = block + index // _PER_BLOCK, _FIRST_NODE + index % _PER_BLOCK
     return LabHost(

@@ -136,6 +136,7 @@ def _ignore_signals() -> Iterator[None]:
 
 
 def _plan(spec: LabSpec) -> Lab:
+    """Return a lab with a name and networks that are free now. The caller holds the machine's lock."""
     labs = lab_record.load_all()
     links = lab_system.links()
     taken = {lab.block for lab in labs}
@@ -145,6 +146,7 @@ def _plan(spec: LabSpec) -> Lab:
 
 
 def _make(lab: Lab) -> Lab:
+    """Make all of a recorded lab, and return it as complete."""
     v6 = lab_system.has_ipv6()
     lab_system.ip_batch(lab_files.namespaces(lab))
     mark = lab_record.view_mark()
@@ -220,6 +222,8 @@ def _start(
     v6: bool,
     is_closed: Callable[[], bool],
 ) -> None:
+    """Start a host and wait until its sshd answers. Raises a UserError with the last lines of its log if it does not
+    start."""
     _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
     make_image(host)
     environment = {
@@ -267,6 +271,7 @@ def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *
 
 
 def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], more: Mapping[str, str], *, v6: bool) -> None:
+    """Write the host's own /etc, its host key, and the commands for its network."""
     etc_directory = host.dir / "etc"
     for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
         directory.mkdir(parents=True)
@@ -296,6 +301,7 @@ def _last_lines(log: Path) -> str:
 
 
 def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
+    """Wait until sshd answers. Raises a UserError after the timeout; returns early once the lab is given up."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if is_closed():
