@@ -217,6 +217,7 @@ class Channel:
                 self.waiter.wait_for_all(COPIED, until)
 
     def _write(self, piece: _Piece, slot: int, pending: _Pending) -> _Pending:
+        """Take step 1 of a piece: write what the other ranks need into a free slot."""
         tensor, factor, dtype, number = pending.tensor, pending.factor, pending.tensor.dtype, pending.number
         self._number = pending.target
         self._used.append((slot, pending.target))
@@ -236,6 +237,8 @@ class Channel:
         return pending
 
     def _add(self, pending: _Pending) -> None:
+        """Take step 2 of a piece: sum this rank's shard, or all of a small piece. With several hosts, begin to sum it
+        between them."""
         slots = self._slots(pending.number)
         piece, tensor, place = pending.piece, pending.tensor, self.place
         start, end = piece.start, piece.end
@@ -283,6 +286,7 @@ class Channel:
             pending.tensor[low:high].copy_(pending.result)
 
     def _copy(self, pending: _Pending) -> None:
+        """Take step 3 of a piece: copy the other ranks' sums. The last piece of a tensor sets its future."""
         tensor, start = pending.tensor, pending.piece.start
         if tensor is not None:
             slots = self._slots(pending.number)

@@ -95,6 +95,8 @@ def note_inputs(torch: Any, lever: ActingLever, values: list[Any]) -> None:
 
 
 def _noting_second_derivatives(grad: Callable[..., Any], lever: ActingLever) -> Callable[..., Any]:
+    """Return torch.autograd.grad, which tells if a script differentiates gradients under autocast."""
+
     @functools.wraps(grad)
     def noting(*args: Any, **kwargs: Any) -> Any:
         if lever.has_acted and kwargs.get("create_graph"):
@@ -162,6 +164,7 @@ def to_fp32(tensor: type, half: tuple[Any, ...], value: Any) -> Any:
 def _with_items(
     value: Any, items: Iterable[tuple[str, Any]], convert: Callable[[Any], Any], put: Callable[[Any, str, Any], None]
 ) -> Any:
+    """Return a copy of a container with the converted items, or the container itself if no item changes."""
     converted = [(name, item, convert(item)) for name, item in items]
     changed = [(name, new) for name, old, new in converted if new is not old]
     if not changed:
@@ -194,6 +197,9 @@ def has_kernel(torch: Any, kernel: str) -> bool:
 
 
 def _fused(torch: Any, name: str, update: Callable[..., Any], lever: ActingLever) -> Callable[..., Any]:
+    """Return the function of an optimizer's module, which chooses the fused kernel where all tensors fit it and the
+    script does not choose."""
+
     def fits(tensor: Any) -> bool:
         # The kernel reads memory in order, so a parameter and its gradient must have the same.
         return bool(

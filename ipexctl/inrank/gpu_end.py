@@ -57,6 +57,7 @@ def frames_above(frame: Any) -> Any:
 
 
 def _is_for_want_of_gpu(error: Any, name: str, line: int, asked: Any) -> bool:
+    """True if the error is about GPUs, or if the statement that ended the script depends on an answer about GPUs."""
     if OF_GPUS.search(str(error)):
         return True
     try:
@@ -83,6 +84,7 @@ def _is_at(node: Any, line: int) -> bool:
 
 
 def _words(*nodes: Any) -> Iterator[str]:
+    """Yield the names of variables, attributes and functions in these parts of a script."""
     for node in (part for given in nodes if given is not None for part in ast.walk(given)):
         if isinstance(node, (ast.Name, ast.Attribute)):
             yield node.id if isinstance(node, ast.Name) else node.attr

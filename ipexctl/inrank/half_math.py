@@ -289,6 +289,7 @@ class HalfMath:
                 self._slow.clear()
 
     def _measure(self, dtype: Any, name: str) -> None:
+        """Decide whether a type is slow on these cores, and note why not."""
         gain = max(self._gain(product, PRODUCTS[product], dtype, kind) for product, kind in FIRST_KINDS)
         self._lever = acting_levers.get("half_math") or ActingLever("half_math", "--half-math auto", VARIABLE)
         if gain < WORTH:
@@ -324,6 +325,7 @@ class HalfMath:
         return self._gains[key]
 
     def _kernel(self, name: str, product: Product) -> Callable[..., Any]:
+        """Return the kernel that replaces torch's: it widens calls of a slow type whose kind gains from that."""
         slow, own = self._slow, product.own
 
         def multiply(*args: Any, **options: Any) -> Any:

@@ -310,6 +310,7 @@ class StepCounter:
         return self._candidate_steps >= SWITCH and self._candidate() is optimizer
 
     def _take_samples(self, thread: int) -> None:
+        """Add the samples and the waiting of the last iterator to the step, and note what makes them doubtful."""
         self._mixed_steps = self._mixed_steps + 1 if len(self._pending) > 1 else 0
         if self._mixed_steps > 1:  # one such step follows each evaluation
             self.flags |= MIXED
@@ -509,6 +510,7 @@ class Meter:
             self._write(self._stepped_at)
 
     def _write(self, now: int) -> None:
+        """Write a record with all totals, unless the meter is paused, off, or without a ring."""
         if self._paused is not None or not self.is_on:
             return
         if not self._has_ring():
@@ -531,6 +533,8 @@ class Meter:
         counter.flags = 0
 
     def _has_ring(self) -> bool:
+        """True if this process writes the ring; the first call opens it. If another process has it, the meter is turned
+        off."""
         if self._ring is None and self.is_on:
             try:
                 self._ring = RingWriter(self._path)
@@ -541,6 +545,7 @@ class Meter:
         return self.is_on
 
     def _write_document(self) -> None:
+        """Write what the levers did, the progress and the evidence, if there is something to tell."""
         notes = [lever.note(self._reason_of(lever.name)) for lever in acting_levers.values()]
         if os.environ.get("IPEXCTL_FP32_MATH"):
             reason = self._reason_against_rounding()
@@ -581,6 +586,7 @@ class Meter:
             begin(self, self._ring.profile_path(), asked)
 
     def _check_loss(self) -> None:
+        """Note since which step the loss is undefined or infinite, and the last finite loss."""
         if self._loss is None:
             return
         value, self._loss = float(self._loss), None

@@ -222,6 +222,8 @@ def _top_level(own: Sequence[Event]) -> tuple[list[Event], dict[int, int]]:
 
 
 def _backward(tops: Sequence[Event], data: Spans) -> list[tuple[int, int]]:
+    """Return the backward passes: runs of autograd's nodes with the work of DDP or FSDP behind them, divided where a
+    batch was taken."""
     edges = sorted(edge for span in data for edge in span)
     runs: list[list[int]] = []
     is_open = False

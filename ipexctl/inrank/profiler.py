@@ -120,6 +120,7 @@ class StepProfiler:
             self.end(f"{type(error).__name__}: {error}")
 
     def _on_step(self) -> None:
+        """Count a step, and begin or end the window after it."""
         self._steps += 1
         if threading.current_thread() is not threading.main_thread():
             self.end("the script trains in another thread than its main one")
@@ -170,6 +171,7 @@ class StepProfiler:
     # The window
 
     def _start(self) -> None:
+        """Begin the window, unless another profiler is on, or forks have ended it too often."""
         autograd = self._torch.autograd
         self._starts += 1
         if autograd._profiler_enabled():
@@ -212,6 +214,7 @@ class StepProfiler:
         self._finish(self._stop(), is_cut=is_cut)
 
     def _start_over(self) -> None:
+        """Drop the window and begin again after WARM_UP steps."""
         self._stop()
         self.meter.resume()
         self._ends, self._start_after = [], self._steps + WARM_UP
@@ -239,6 +242,8 @@ class StepProfiler:
                 setattr(owner, name, before)
 
     def _finish(self, results: Any, *, is_cut: bool = False) -> None:
+        """Reduce the window to its document, and measure what the cores can do. A window with too many events gives no
+        profile."""
         count = len(results.events())
         if count > MOST_EVENTS:
             self.end(f"{len(self._edges) - 1} of its steps have more than {MOST_EVENTS:,} events")
@@ -329,6 +334,7 @@ class StepProfiler:
         self._leave()
 
     def _leave(self) -> None:
+        """Put everything back; the meter counts again."""
         self.is_over = True
         self._put_back()
         self.meter.resume()
@@ -449,6 +455,7 @@ def begin(own: SteppedMeter, path: str, start: int) -> None:
 
 
 def _begin(profiler: StepProfiler, start: int) -> None:
+    """Put a profiler around the meter, unless the request came too late or the script has a profiler of its own."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # as in rank_hooks.py; read at the first profile
     for name in ("torch.autograd.profiler", "torch.profiler.profiler"):
         if name in sys.modules:

@@ -264,6 +264,8 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
 
 
 def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
+    """Return this rank's new segment, its descriptor, and why it has none. `reason`: an earlier reason against it, or
+    empty."""
     if reason:
         return None, -1, reason
     if not is_supported():
@@ -282,6 +284,7 @@ def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
 
 
 def _offer(own: Segment | None, number: int, wire: str, reason: str) -> dict[str, Any]:
+    """Return what the other ranks need to map this rank's memory, and to check that they may."""
     return {
         "off": reason,
         "wire": wire,
@@ -321,6 +324,7 @@ def _hash_of(value: Any) -> str:
 
 
 def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an OffError if a rank has a reason against it, or another table."""
     if off := next((str(entry["off"]) for entry in found if entry["off"]), ""):
         raise OffError(off)
     if len({entry["table"] for entry in found}) > 1:
@@ -328,6 +332,7 @@ def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _mapped(rank: int, offers: Sequence[Mapping[str, Any]], size: int) -> dict[int, Segment]:
+    """Return rank → segment of the other ranks whose memory this rank can map."""
     segments = {}
     for peer, offer in enumerate(offers):
         if peer != rank and offer["boot"] == offers[rank]["boot"]:
