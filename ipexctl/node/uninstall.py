@@ -62,6 +62,7 @@ class HomeReply(NamedTuple):
     busy: tuple[str, ...]
     """Why nothing can be removed now, apart from runs."""
     found: tuple[FileGroup, ...]
+    """What is removed, or would be."""
     left: tuple[FileGroup, ...]
     """What is kept; `runs`, `projects` and `results` are files that runs wrote."""
     foreign: tuple[Owned, ...] = ()
@@ -75,8 +76,11 @@ MAX_FOREIGN = 200
 
 
 class UninstallRequest(RemovalRequest):
+    """Request to list or remove what is in a home."""
+
     home: str
     results: bool
+    """True to remove files that runs wrote, too."""
     ended: Sequence[str]
     """Runs that the caller knows to have ended or never started."""
 

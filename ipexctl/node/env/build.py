@@ -58,6 +58,8 @@ class LockDocument(TypedDict):
 
 
 class BuildRequest(HomeRequest):
+    """Request of `env.build`: the environment to build, from wheels that are in the home's store."""
+
     name: str
     """Directory of the environment, as in `ipex-2.8-1a2b3c4d`."""
     python: str

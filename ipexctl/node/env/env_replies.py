@@ -64,6 +64,8 @@ class EnvRecord(NamedTuple):
 
 
 class CheckResult(NamedTuple):
+    """What a check found of an environment."""
+
     problems: tuple[str, ...]
     """Sentences; empty if the environment is intact."""
     exists: bool
@@ -114,6 +116,8 @@ class EnvEntry(NamedTuple):
 
 
 class EnvListing(NamedTuple):
+    """The environments of a home, and what a prune could remove beside them."""
+
     envs: tuple[EnvEntry, ...]
     leftovers: int
     """Number of directories of unfinished builds and removals."""
@@ -138,6 +142,8 @@ class EnvListing(NamedTuple):
 
 
 class Removed(NamedTuple):
+    """What a removal or a prune has removed, and what it has not."""
+
     removed: tuple[str, ...]
     """Names and directories of environments that are gone."""
     failed: Mapping[str, str]

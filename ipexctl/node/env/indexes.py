@@ -45,6 +45,8 @@ BINDINGS = "oneccl-bind-pt"
 
 
 class SourceRequest(TypedDict):
+    """A source to ask: an index, a page of links or a directory."""
+
     kind: Literal["index", "links", "explicit"]
     """`links`: a directory or a page of links. `explicit`: for uv, an index for named packages alone."""
     url: str
@@ -54,6 +56,8 @@ class SourceRequest(TypedDict):
 
 
 class QueryRequest(TypedDict):
+    """Request to ask sources for packages."""
+
     projects: list[str]
     """Names of packages."""
     sources: list[SourceRequest]
@@ -65,11 +69,14 @@ class QueryRequest(TypedDict):
 
 
 class SizesRequest(TypedDict):
+    """Request to ask servers for the sizes of files."""
+
     urls: list[str]
     settings: HttpSettings
     logins: Mapping[str, str]
     """Origin → value of the Authorization header."""
     timeout: float
+    """Seconds for the answer of a server."""
 
 
 class FileLink(NamedTuple):

@@ -192,6 +192,8 @@ class KeptPackage(TypedDict):
 
 
 class CompileRequest(HomeRequest):
+    """Request of `env.lock`: what the lock must fulfil, and from which sources."""
+
     uv: str | StoreFile
     """A path, or a file in the home's store."""
     requirements: list[str]

@@ -55,6 +55,8 @@ else:
 
 
 class BackendListRequest(HomeRequest):
+    """Request of `env.project_list`: the project, its build backend, and what the backend needs."""
+
     uv: str | StoreFile
     archive: StoreFile
     """The project's files, in the home's store."""

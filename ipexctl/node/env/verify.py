@@ -134,6 +134,8 @@ RANKS = 2
 
 
 class VerifyRequest(TypedDict):
+    """Request of `env.verify`: the environment, and what must work in it."""
+
     python: str
     """Path of the environment's interpreter."""
     variables: Mapping[str, str]

@@ -48,6 +48,8 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 
 class HubRequest(HomeRequest):
+    """Request of `hub.hub_check`: the variables that ranks will have, and what they need of the hub."""
+
     setup: str
     """File that ranks source; empty without one."""
     variables: Mapping[str, str]

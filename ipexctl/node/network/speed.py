@@ -46,6 +46,8 @@ class SmokeRequest(TypedDict):
 
 
 class SpeedRequest(SmokeRequest):
+    """Request to measure this host."""
+
     cores: int
     """Processors of the host that this account may use."""
     seconds: float
@@ -53,6 +55,8 @@ class SpeedRequest(SmokeRequest):
 
 
 class LinkServerRequest(SmokeRequest):
+    """Request to answer the measurements of other hosts."""
+
     address: str
     token: str
 
