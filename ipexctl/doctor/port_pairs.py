@@ -31,7 +31,8 @@ class ConnectionResult(NamedTuple):
 
     @property
     def is_conclusive(self) -> bool:
-        """True if the result says something about the way between the hosts, rather than about the probe."""
+        """True if the result tells whether the hosts can connect. It tells nothing if the probe failed, or if the other
+        host accepted and then stayed silent."""
         return self.kind not in ("mute", "error")
 
     @property

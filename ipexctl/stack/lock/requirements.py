@@ -180,8 +180,8 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
 
 
 def _stack_with(project: str, requirement: Requirement) -> str:
-    """Return the option that chooses the stack with the required version, because guides write `pip install
-    NAME==VERSION`; without an exact version, return how to list the stacks."""
+    """Return the option that chooses the stack with the required version, as guides name it in pip install; without an
+    exact version, return how to list the stacks."""
     exact = [clause.version for clause in requirement.specifier if clause.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
         return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]} instead"
