@@ -311,6 +311,7 @@ _OF_STACKS: Final = frozenset({"torch", "intel-extension-for-pytorch", "oneccl-b
 
 
 def _refuse_own_name_of_stack(layout: ProjectLayout) -> None:
+    """Refuse a project whose own package has the name of a part of the stack."""
     if (name := next((name for name in layout.members if name in _OF_STACKS), None)) is not None:
         raise UserError(
             f"the project's own package is {name} ({layout.members[name]}), which is part of the stack",

@@ -267,6 +267,7 @@ def _path_of(context: InstallContext) -> str:
 
 
 def _has_name(context: InstallContext, record: EnvRecord) -> bool:
+    """True if the requested name leads to this environment on some host."""
     return any(
         other.name == record.name and context.request.name in (entry.name, *entry.names)
         for facts in context.facts.values()

@@ -242,6 +242,8 @@ class EnvClient:
         self._call("note", added)
 
     def _call(self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = None) -> Reply:
+        """Call a command for environments on the host. `cached`: True if the agent may be kept there for later
+        calls."""
         return call(
             self.session,
             "env.environments",

@@ -217,6 +217,7 @@ def _ask_others(
 
 
 def _target_of(answer: HostFacts) -> _Target | EnvsResult:
+    """Return what is needed to work on a host's environments, or the result of a host without facts, home or Python."""
     host = answer.host
     try:
         facts, home = answer.require_home()

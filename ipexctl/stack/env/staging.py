@@ -118,6 +118,7 @@ class Staging:
         return [wheel for wheel in wheels if wheel.sha256 in self._missing]
 
     def _download_on_host(self, wheels: Sequence[Wheel]) -> None:
+        """Let the host download the wheels, and keep why some failed."""
         context, index_answer = self._context, self._spec.index_answer
         if index_answer is None:
             settings = pip_settings(self._session, self._location.python)
@@ -217,6 +218,7 @@ class Staging:
 
 
 def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
+    """Return the wheel with its path in a directory that the call names, if an intact file of it is there."""
     for option in (sources.wheelhouse, *sources.find_links):
         directory = directory_of(option) if option and not wheel.path else None
         if directory is not None and is_intact(path := Path(directory, wheel.filename), wheel):
@@ -289,6 +291,7 @@ def download(opened: OpenHosts, request: InstallRequest, directory: Path, watch:
 
 
 def _make_directory(directory: Path) -> None:
+    """Make the directory for the wheels. Raises a UserError if that fails."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -489,6 +489,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
 
 
 def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:
+    """Return the nodes of a list; empty for a null. Raises a FileError for another node."""
     if is_null(node):
         return []
     if node.id != "sequence":

@@ -193,6 +193,9 @@ class _RequirementsReader:
     scope: ProjectScope
 
     def read(self, path: Path, extras: Sequence[str], above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """Read a file with those that it includes. `extras`: of a project's file. `above`: files that include this one.
+        `constraining`: True if its lines only limit versions. Raises a UserError if the file can't be read, or includes
+        itself."""
         if path.resolve() in above:
             raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
         try:
@@ -392,6 +395,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _unquoted(value: str) -> str:
+    """Return an option's value without quotes around it; a value of several words stays as it is."""
     try:
         parts = shlex.split(value)
     except ValueError:

@@ -259,6 +259,7 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
 
 
 def _leave_torch_out(context: InstallContext, why: str) -> None:
+    """Take the versions of torch out of the request's lines, and note why."""
     request = context.request
     fewer = without_torch(PackageRequest(lines=request.env.packages, origins=request.origins), why)
     env = replace(request.env, packages=fewer.lines)
@@ -337,7 +338,7 @@ class _Locking:
             IndexCache(os.environ).save(machine, index_answer.availability)
 
     def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
-        """Lock with directories alone. An error is returned, not raised, so that the caller can try the indexes."""
+        """Lock with directories alone. A HostError is returned, not raised, so that the caller can try the indexes."""
         control = self.context.control
         try:
             settings = pip_settings(control.session, control.python) if and_pips else PipSettings()
@@ -741,6 +742,7 @@ class _Locking:
         return True
 
     def _refuse_unrequired(self, lock: Lock) -> None:
+        """Refuse to go on if a package that is to be built is not in the lock, because nothing requires it."""
         request = self.context.request
         absent = [name for name in request.builds if name not in lock.packages and not request.dry_run]
         if absent:

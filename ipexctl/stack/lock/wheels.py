@@ -167,6 +167,7 @@ def is_cpu_build(torch: AvailableWheel) -> bool:
 
 @lru_cache(maxsize=8192)
 def _parse_filename(filename: str) -> tuple[Version, frozenset[Tag]] | None:
+    """Return version and tags of a wheel's file name; None if it is no wheel's."""
     try:
         _, version, _, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion):
@@ -212,6 +213,7 @@ def glibc_minor(glibc: str) -> int:
 
 @lru_cache(maxsize=1024)
 def _allows(requires_python: str | None, python: str) -> bool:
+    """True if this Python is allowed by `requires_python`; also if that is unknown or malformed."""
     if not requires_python:
         return True
     try:

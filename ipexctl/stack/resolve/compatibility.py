@@ -150,6 +150,8 @@ def common_pythons(
 
 
 def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None:
+    """Return one reason for the problems of all groups of hosts; None if no group has one. Equal problems are told
+    together."""
     groups: dict[Reason, list[str]] = {}
     for names, problem in problems.items():
         if problem is not None:
@@ -289,9 +291,9 @@ def easiest_problem(
 ) -> tuple[StackSpec, Reason]:
     """Return the candidate, and its problem, that a refusal explains.
 
-    If some host's glibc is too old for every candidate, that is the problem. Otherwise candidates over gloo, and then
-    those with published bindings, are preferred; among these, those whose torch an index has, and last the one that the
-    fewest hosts prevent.
+    If some host's glibc is too old for every candidate, that is the problem. Otherwise candidates without bindings, and
+    then those with published bindings, are preferred; among these, those whose torch an index has, and last the one
+    that the fewest hosts prevent.
     """
     floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {

@@ -98,6 +98,7 @@ class _ConstraintReader:
         return Constraints(rows, kind, named, request.python, must, request.oneccl)
 
     def _check_stack(self) -> None:
+        """Refuse a stack that the table does not have."""
         stack, known = self.request.stack, [*STACK_KINDS, *stacks(self.table)]
         if stack is not None and stack not in known:
             near = tuple(get_close_matches(stack.lower(), known, n=2))

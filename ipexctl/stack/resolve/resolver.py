@@ -303,6 +303,7 @@ class _Search:
                         yield Pick(row, torch, ipex, oneccl, target, wheels)
 
     def _ipex_runs(self, build: IpexBuild, torch: str, target: Target) -> bool:
+        """True if an IPEX build works with this torch and runs on the target and on all hosts' CPUs."""
         return (
             torch in build.works_with
             and target.python in build.pythons
