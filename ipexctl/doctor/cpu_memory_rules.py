@@ -88,6 +88,7 @@ _MODEL_TIERS: Final[Mapping[int, tuple[str, Tier]]] = {
 
 
 def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
+    """Return the name and the instruction set of an Intel CPU's model; None for a model that is not known here."""
     if cpu.vendor != "GenuineIntel" or cpu.family != 6 or cpu.model is None:
         return None
     if cpu.model == 85 and cpu.stepping is not None:

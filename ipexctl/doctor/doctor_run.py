@@ -81,6 +81,7 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
+    """Return what the rules about several hosts read, with the addresses that a run would choose."""
     # Hosts with unknown interfaces do not prove that there is no common network.
     known = [node for node in hosts if node.facts.network.nics or node.host.internal]
     addresses = {node.name: addresses_of(node.facts, node.host.address) for node in known}
@@ -202,6 +203,8 @@ def host_report(
 
 
 def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:
+    """Return the failure of a host whose CPU lacks the required instruction set; empty if none is required, or the CPU
+    has it."""
     has = host.facts.cpu.tier
     if tier is None or (has is not None and TIERS.index(has) >= TIERS.index(tier)):
         return ()

@@ -105,6 +105,7 @@ class _NetworkCheck:
         return self.started + self.budget * share
 
     def report(self) -> NetworkReport:
+        """Do the check and return what it found."""
         if len(self.hosts) < 2:
             return NetworkReport(seconds=time.monotonic() - self.started)
         self._reach_hosts()
@@ -114,6 +115,7 @@ class _NetworkCheck:
         return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
 
     def _reach_hosts(self) -> None:
+        """Open a session to each host. A host that does not answer in time is lost."""
         self.untested.update(dict.fromkeys(self.slow, _TOO_SLOW))
         hosts = [host for host in self.hosts if host.name not in self.slow]
         self.sessions, errors = open_sessions(self.pool, hosts, self.at(_ALIVE))

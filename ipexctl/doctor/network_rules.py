@@ -386,6 +386,8 @@ def names(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> Iterator[Finding]:
+    """Warn if hosts have no address in common for a name. `answers`: addresses → hosts that resolve the name to
+    them."""
     address_sets = [set(addresses) for addresses in answers]
     if len(address_sets) > 1 and not set.intersection(*address_sets):
         yield Finding(
@@ -402,6 +404,8 @@ def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> I
 def _wrong(
     name: str, answers: Mapping[tuple[str, ...], list[str]], owners: Mapping[str, str], machines: Mapping[str, str]
 ) -> Iterator[Finding]:
+    """Warn if a name leads to another host, or to the host that asks. `owners`: address → the host that has it.
+    `machines`: host → its machine."""
     for addresses, hosts in answers.items():
         address = next((address for address in addresses if _is_wrong(address, name, owners, machines)), None)
         if address is not None:
@@ -423,6 +427,7 @@ def _is_wrong(address: str, name: str, owners: Mapping[str, str], machines: Mapp
 
 
 def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """Say which names can't be resolved. `lost`: host → names that it can't resolve."""
     if lost:
         missing = list(dict.fromkeys(name for names in lost.values() for name in names))
         yield Finding(

@@ -190,6 +190,8 @@ def overflow_findings(
 def _overflow(
     name: str, env: Env, internal: Mapping[str, str], facts: Mapping[str, Facts], *, is_open: bool
 ) -> Finding:
+    """Return the finding about one environment whose gloo lets others write into ranks. `is_open`: True if other
+    networks reach the host's ports."""
     newer = "{}.{}".format(*GLOO_MENDED)
     message = f"gloo of torch {env.torch} ({env.name[:30]}) lets anyone who reaches a rank's port write into the rank"
     message += ", and other networks reach these ports" if is_open else ": keep these ports closed to other networks"

@@ -268,6 +268,7 @@ class _Smoke:
         self._tokens = {name: secrets.token_hex(8) for name in sessions}
 
     def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, request: SmokeRequest) -> None:
+        """Start a measurement on a host, with a Python that has torch if there is one."""
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
         pythons += software.agent_pythons
