@@ -406,6 +406,7 @@ def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) 
 
 
 def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
+    """Add the files of one cache. `size`: KB. `shared`: list and mask of the CPUs that share it."""
     for name, value in (
         ("level", f"{level}\n"),
         ("type", f"{kind}\n"),

@@ -136,6 +136,7 @@ def remove(name: str) -> int:
 
 
 def _remove_directory(directory: Path) -> None:
+    """Remove a lab's directory, its record last. Errors are ignored; the caller sees whether the directory is gone."""
     with suppress(OSError):
         for path in sorted(directory.iterdir(), key=lambda path: path.name == lab_record.RECORD):
             if path.is_dir() and not path.is_symlink():

@@ -86,6 +86,7 @@ def _rate(text: str) -> str:
 
 
 def _number(maximum: int, unit: str, expected: str) -> Callable[[str], str]:
+    """Return a function that reads a positive number with an optional unit. `expected`: text of its ValueError."""
 
     def parse(text: str) -> str:
         number = text.removesuffix(unit)
@@ -243,6 +244,7 @@ def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tupl
 
 
 def _script_args(fault: Fault, args: Sequence[str]) -> tuple[str, ...]:
+    """Return a fault's arguments in the form that its script needs."""
     if fault.name == "slow-link":
         bits = bits_per_second(args[0])
         # A bucket of 10 ms, and at least one unsegmented packet of 64 KB.
@@ -349,6 +351,8 @@ def _reload(host: LabHost) -> tuple[Lab, LabHost]:
 
 
 def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
+    """Remove one fault from a host, and record that. Raises a UserError if its script fails; the fault stays recorded
+    then."""
     try:
         _run_scripts(definition, "mend", host.faults[definition.name], host)
     except lab_system.CommandError as error:
@@ -362,6 +366,7 @@ def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
 
 
 def _run_scripts(definition: Fault, action: str, args: Sequence[str], host: LabHost) -> None:
+    """Run all calls of a fault's script on a host. `action`: `break` or `mend`."""
     common = (_SCRIPTS / "common.sh").read_text(encoding="utf-8")
     body = (_SCRIPTS / f"{definition.script_name}.sh").read_text(encoding="utf-8")
     for step in steps(definition, action, args, host):

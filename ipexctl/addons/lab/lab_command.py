@@ -160,6 +160,7 @@ def _paths(lab: Lab) -> dict[str, str]:
 
 
 def _found_as_json(found: FoundLab) -> dict[str, Any]:
+    """Return a lab in any condition for `--json`."""
     nothing = {"name": found.name, "hosts": []}
     return {
         **(_as_json(found.lab) if found.lab else nothing),
@@ -169,6 +170,7 @@ def _found_as_json(found: FoundLab) -> dict[str, Any]:
 
 
 def _as_json(lab: Lab) -> dict[str, Any]:
+    """Return a lab with its files and hosts for `--json`."""
     return {
         "name": lab.name,
         **_paths(lab),

@@ -335,6 +335,7 @@ def lab_lock(name: str) -> Iterator[None]:
 
 
 def _acquire(file: IO[str], message: str) -> None:
+    """Lock an open file. Raises a UserError with this message if another process keeps it locked for too long."""
     deadline = time.monotonic() + LAB_LOCK
     while True:
         try:

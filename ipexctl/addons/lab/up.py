@@ -45,6 +45,7 @@ def make_image(host: LabHost) -> None:
 
 
 def _format(path: Path) -> None:
+    """Make a sparse image with a filesystem."""
     with path.open("wb") as file:
         os.truncate(file.fileno(), _SIZE)
     # No journal and lazy initialisation: formatting takes 10 ms and the image stays sparse.
@@ -191,6 +192,7 @@ class _Starts:
         self._closed = False
 
     def call(self, start: Callable[..., None], *args: object, **options: object) -> None:
+        """Start a host, unless `close` was called before."""
         with self._changed:
             if self._closed:
                 return
