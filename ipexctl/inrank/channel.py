@@ -308,6 +308,7 @@ class Channel:
         return [word & 0xFF for word in words]
 
     def _view(self, rank: int, slot: int, dtype: Any, low: int, high: int) -> Any:
+        """Return a part of a rank's slot as a tensor. Views are kept for later pieces."""
         key = rank, slot, dtype, low, high
         view = self._views.get(key)
         if view is None:
@@ -320,6 +321,7 @@ class Channel:
         return view
 
     def _plan(self, dtype: Any, elements: int) -> list[_Piece]:
+        """Return the pieces of tensors with this type and size. Plans are kept for later tensors."""
         plan = self._plans.get((dtype, elements))
         if plan is None:
             while len(self._plans) >= MAX_PLANS:
@@ -330,6 +332,7 @@ class Channel:
         return plan
 
     def _piece(self, start: int, end: int, size: int) -> _Piece:
+        """Return one piece, with its shards unless each rank sums all of it."""
         elements = end - start
         if self._between is None and (self.size == 2 or elements * size * self.size <= WHOLE):
             return _Piece(start, end, True, ())

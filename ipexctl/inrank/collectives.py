@@ -260,6 +260,7 @@ def broadcast_(*values: Any) -> Any:
 
 
 def _allgather_base_(*values: Any) -> Any:
+    """Collect the tensors of all ranks in one, for `c10d::_allgather_base_`. An output of another size goes to gloo."""
     arguments = Arguments("_allgather_base_", values)
     output, source = arguments["output_tensor"], arguments["input_tensor"]
     shared = arguments.shared_for(source, output)
@@ -285,6 +286,7 @@ def allgather_(*values: Any) -> Any:
 
 
 def _reduce_scatter_base_(*values: Any) -> Any:
+    """Reduce a tensor and give each rank its part, for `c10d::_reduce_scatter_base_`."""
     arguments = Arguments("_reduce_scatter_base_", values)
     output, source = arguments["output_tensor"], arguments["input_tensor"]
     shared = arguments.shared_for(output, source)
@@ -498,6 +500,7 @@ def reason_against(backend: Any) -> str:
 
 @lru_cache(maxsize=None)
 def _replace_kernels() -> Any:
+    """Replace torch's kernels for the CPU by those of this module, once per process."""
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel

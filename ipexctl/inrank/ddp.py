@@ -100,6 +100,8 @@ class Gradients:
         return kept[1]
 
     def _reduce_with_backend(self, model: Any, group: Any, tensor: Any) -> Any:
+        """Return a future of the bucket, averaged by the backend. With `Join`, the divisor may be the number of ranks
+        that still have input."""
         divisor = group.size()
         if not _divides_by_size(model):
             active = torch.tensor([0 if self.is_joined else 1])

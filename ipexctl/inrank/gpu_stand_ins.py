@@ -316,6 +316,7 @@ def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def _refusing(name: str, *, is_class: bool) -> Any:
+    """Return a function or a class that raises the error for a part of CUDA graphs or CUDA's runtime."""
     what = f"torch.cuda.{name}" + ("" if name == "cudart" else ", a part of CUDA graphs,")
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -304,6 +304,7 @@ class HalfMath:
                 self._replace_kernels()
 
     def _replace_kernels(self) -> None:
+        """Replace torch's kernels of all products. Types that are not slow keep the own kernel."""
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that kernels are replaced

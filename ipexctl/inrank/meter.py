@@ -116,6 +116,7 @@ class RingWriter:
         self._words[ASKED] = 0  # that was for a process before
 
     def _find_newest(self) -> tuple[int, Totals]:
+        """Return number and totals of the newest complete record; zeros if there is none."""
         newest, totals = 0, Totals(0)
         for fields in _RECORD.iter_unpack(self._map[:RING_SIZE]):
             number, candidate = fields[0], Totals(*fields[1:8])
@@ -883,6 +884,8 @@ def watch_fused_steps(module: Any) -> None:
 
 
 def _counting(step: Callable[..., Any], own: Meter) -> Callable[..., Any]:
+    """Return a fused step that the meter counts."""
+
     @functools.wraps(step)
     def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         own.before_step(optimizer)

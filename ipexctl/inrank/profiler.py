@@ -343,6 +343,8 @@ class StepProfiler:
 
 
 def _checking(check: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a call of `check` before it."""
+
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         check()
@@ -490,6 +492,8 @@ def watch_profilers(module: Any) -> None:
 
 
 def _noticing(construct: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of a profiler of the script, which ends ours."""
+
     @functools.wraps(construct)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if _profiler is not None:

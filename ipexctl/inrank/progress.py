@@ -101,6 +101,7 @@ def loops_of(frame: Any) -> list[tuple[int, int]] | None:
 
 @functools.lru_cache(maxsize=32)
 def _loops(file: str) -> list[tuple[str, Any]]:
+    """Return the loops of a file, each with the file's text; empty if it can't be parsed."""
     source = "".join(linecache.getlines(file))
     try:
         return [(source, node) for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.For, ast.While))]

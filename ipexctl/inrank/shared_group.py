@@ -269,6 +269,8 @@ def _leave(own: Segment, todo: threading.Event) -> None:
 
 
 def _finish_calls(reference: Any, todo: threading.Event) -> None:
+    """Finish calls as long as the group exists: the work of its thread. `reference`: weak, so that the thread keeps no
+    group alive."""
     with suppress(AttributeError):  # torch without OpenMP
         ctypes.CDLL(None).omp_set_num_threads(1)  # of this thread: a team of its own would take the ranks' cores
     while True:

@@ -98,6 +98,7 @@ class Waiter:
                 self._wait(number, counter, target, limit)
 
     def _wait(self, number: int, counter: int, target: int, limit: float) -> None:
+        """Wait for one counter: first by reading it some times, then asleep."""
         word = self._counters[counter][number]
         for _ in range(self.spins):
             if (word[0] - target) & MASK < HALF:
