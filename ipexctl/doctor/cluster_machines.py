@@ -1,4 +1,7 @@
-"""Rules over several hosts: one machine under two names, different hardware or accounts. Pure."""
+"""Judge the machines of several hosts together: one machine under two names, different hardware or accounts. Pure.
+
+A host whose fact is unknown takes no part in the rule about it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ _WORTH_SAYING: Final = 1.05
 
 
 def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
-    """How much faster the hosts are without the slowest ones, and which to leave out; 1 if no host is too slow."""
+    """Return how many times faster the hosts train together without the slowest ones, and the names of these. The gain
+    is 1 if leaving hosts out does not pay."""
     ordered = sorted(speeds.values(), reverse=True)
     best = max(range(len(ordered)), key=lambda last: (last + 1) * ordered[last])
     gain = (best + 1) * ordered[best] / (len(ordered) * ordered[-1])
@@ -25,9 +29,10 @@ def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ..
 
 
 def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
-    """Hosts with unknown interfaces are skipped, because containers on one kernel look alike."""
-    found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
-    for names in found.values():
+    """Warn of names that lead to one machine. Hosts with unknown interfaces are skipped, because containers on one
+    kernel look alike."""
+    by_machine = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
+    for names in by_machine.values():
         if len(names) > 1:
             yield Finding(
                 "cluster.same_machine",
@@ -40,10 +45,10 @@ def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
-    """MPI and oneCCL assume that ranks on hosts with one host name share memory."""
-    found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
+    """Warn of different machines with one host name: MPI and oneCCL assume that ranks there share memory."""
+    by_hostname = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
-    for hostname, names in found.items():
+    for hostname, names in by_hostname.items():
         known = {machines[name] for name in names}
         if len(names) > 1 and None not in known and len(known) > 1:
             yield Finding(
@@ -58,9 +63,10 @@ def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def arch(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
-    if len({"x86_64" if kind in X86 else kind for kind in found}) > 1:
-        usual, others, names = odd_ones(found)
+    """Report a failure if hosts have different kinds of processors. All names of x86-64 are one kind."""
+    by_kind = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
+    if len({"x86_64" if kind in X86 else kind for kind in by_kind}) > 1:
+        usual, others, names = odd_ones(by_kind)
         yield Finding(
             "cluster.mixed_arch",
             "fail",
@@ -72,25 +78,28 @@ def arch(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def tiers(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
-    found.pop("unsupported", None)
-    if len(found) < 2:
+    """Warn of the hosts with the weakest instruction set, for which all ranks wait. Hosts without AVX2 have a finding
+    of their own."""
+    by_tier = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
+    by_tier.pop("unsupported", None)
+    if len(by_tier) < 2:
         return
-    ordered = sorted(found, key=TIERS.index)
+    ordered = sorted(by_tier, key=TIERS.index)
     weakest, best = ordered[0], ordered[-1]
-    count = sum(len(names) for names in found.values())
-    needed = 100 * count / (count - len(found[weakest])) - 100
+    count = sum(len(names) for names in by_tier.values())
+    needed = 100 * count / (count - len(by_tier[weakest])) - 100
     yield Finding(
         "cluster.mixed_tiers",
         "warn",
         f"{weakest}, but {best} elsewhere: every rank waits for these hosts. The others alone train faster if each of "
         f"them is at least {needed:.0f}% faster",
         Fix("measure it: `ipexctl doctor --smoke`; then {leave_out}", leave_out=_LEAVE_OUT),
-        tuple(found[weakest]),
+        tuple(by_tier[weakest]),
     )
 
 
 def cores(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn of hosts with few usable cores, if the others alone would train noticeably faster."""
     have = {node.name: count for node in cluster.runnable if (count := usable_cores(node.facts.cpu)) is not None}
     if len(set(have.values())) < 2:
         return
@@ -110,10 +119,11 @@ def cores(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def numa(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
-    if len(found) < 2:
+    """Say that hosts have different numbers of NUMA nodes. Each host gets the ranks of the one with the fewest."""
+    by_count = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
+    if len(by_count) < 2:
         return
-    usual, others, names = odd_ones(found)
+    usual, others, names = odd_ones(by_count)
     ranks = min(default_ranks(node.facts.cpu) for node in cluster.runnable)
     yield Finding(
         "cluster.mixed_numa",
@@ -127,6 +137,7 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def memory(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn of hosts with less than three quarters of the largest host's memory."""
     have = {m.name: usable for m in cluster.runnable if (usable := m.facts.memory.usable) is not None}
     maximum = max(have.values(), default=0)
     small = tuple(name for name, usable in have.items() if usable < 0.75 * maximum)
@@ -143,9 +154,10 @@ def memory(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def kernels(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: node.facts.system.kernel)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    """Say that hosts run different kernels."""
+    by_kernel = groups(cluster.runnable, lambda node: node.facts.system.kernel)
+    if len(by_kernel) > 1:
+        usual, others, names = odd_ones(by_kernel)
         yield Finding(
             "cluster.mixed_kernels",
             "info",
@@ -157,15 +169,16 @@ def kernels(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def jobs(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(
+    """Warn if some hosts are in no job of the scheduler while others are, or if they are in different jobs."""
+    by_job = groups(
         cluster.runnable,
         lambda node: node.facts.batch.job or ("" if node.facts.has_finished("kernel") else None),
     )
-    if len(found) < 2:
+    if len(by_job) < 2:
         return
-    usual, _, names = odd_ones(found)
+    usual, _, names = odd_ones(by_job)
     count = len(cluster.nodes)
-    outside = tuple(found.get("", ()))
+    outside = tuple(by_job.get("", ()))
     yield Finding(
         "cluster.mixed_jobs",
         "warn",
@@ -180,9 +193,10 @@ def jobs(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def users(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.nodes, lambda node: node.facts.account.user)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    """Say that ipexctl uses different accounts on the hosts."""
+    by_user = groups(cluster.nodes, lambda node: node.facts.account.user)
+    if len(by_user) > 1:
+        usual, others, names = odd_ones(by_user)
         yield Finding(
             "cluster.users_differ",
             "info",

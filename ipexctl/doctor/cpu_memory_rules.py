@@ -1,6 +1,7 @@
-"""Rules over a host's processors, memory, shared memory and limits, as they apply to this account. Pure. Only a wrong
-architecture is a fail: without AVX2 PyTorch still runs, but several times slower. A /dev/shm of 64 MB is Docker's
-default, too small for the data that a host's ranks exchange there.
+"""Judge a host's processors, memory, shared memory and limits, as they apply to this account. Pure.
+
+Only a wrong architecture is a fail: without AVX2 PyTorch still runs, but several times slower. A /dev/shm of 64 MB is
+Docker's default, too small for the data that a host's ranks exchange there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
 
 
 def arch(host: HostContext) -> Iterator[Finding]:
+    """Report a failure if the processor is not x86-64, for which alone ipexctl installs PyTorch."""
     machine = host.facts.cpu.arch or host.facts.system.arch
     if machine is None or machine in X86:
         return
@@ -28,6 +30,7 @@ def arch(host: HostContext) -> Iterator[Finding]:
 
 
 def instructions(host: HostContext) -> Iterator[Finding]:
+    """Say which of AVX2, AVX-512 and bf16 instructions an x86-64 processor lacks; the lack of AVX2 is a warning."""
     cpu = host.facts.cpu
     if (cpu.arch or host.facts.system.arch or (X86[0] if "sse2" in cpu.flags else "")) not in X86:
         return
@@ -58,7 +61,8 @@ def instructions(host: HostContext) -> Iterator[Finding]:
 
 
 def hidden_instructions(host: HostContext) -> Iterator[Finding]:
-    """Compare the flags with the CPU model's, because old kernels and hypervisors hide some."""
+    """Warn if the processor's model has instructions that its flags lack, because old kernels and hypervisors hide
+    some."""
     cpu = host.facts.cpu
     model = _model_tier(cpu)
     if model is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(model[1]):
@@ -84,6 +88,7 @@ _MODEL_TIERS: Final[Mapping[int, tuple[str, Tier]]] = {
 
 
 def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
+    """Return the name and the instruction set of an Intel CPU's model; None for a model that is not known here."""
     if cpu.vendor != "GenuineIntel" or cpu.family != 6 or cpu.model is None:
         return None
     if cpu.model == 85 and cpu.stepping is not None:
@@ -92,7 +97,8 @@ def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
 
 
 def fewer_allowed_cpus(host: HostContext) -> Iterator[Finding]:
-    """Affinity and cpuset. The quota has its own rule because it is changed elsewhere."""
+    """Warn if affinity or cpuset leave the account fewer cores than the machine has; in a batch job or with isolcpus=
+    only say so. The quota has its own rule because it is changed elsewhere."""
     cpu = host.facts.cpu
     if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
         return
@@ -113,6 +119,7 @@ def fewer_allowed_cpus(host: HostContext) -> Iterator[Finding]:
 
 
 def offline_cpus(host: HostContext) -> Iterator[Finding]:
+    """Say which CPUs are switched off."""
     if (offline := host.facts.cpu.offline) is not None and offline.cpus:
         yield Finding(
             "cpu.offline",
@@ -123,6 +130,7 @@ def offline_cpus(host: HostContext) -> Iterator[Finding]:
 
 
 def quota(host: HostContext) -> Iterator[Finding]:
+    """Warn if the cgroup allows less CPU time than the cores could use."""
     cpu = host.facts.cpu
     cores = len(cpu.allowed_cores) or cpu.cores
     if cpu.quota is None or cores is None or cpu.quota >= cores:
@@ -139,6 +147,7 @@ def quota(host: HostContext) -> Iterator[Finding]:
 
 
 def one_core(host: HostContext) -> Iterator[Finding]:
+    """Say that a rank shares its only core with oneCCL's worker. It is not said of a host that trains alone."""
     if not host.alone and usable_cores(host.facts.cpu) == 1:
         yield Finding(
             "cpu.one_core",
@@ -149,6 +158,7 @@ def one_core(host: HostContext) -> Iterator[Finding]:
 
 
 def smt(host: HostContext) -> Iterator[Finding]:
+    """Say that two CPUs share a core, so that cores must be counted instead of CPUs."""
     cpu = host.facts.cpu
     if cpu.smt and cpu.cores and cpu.threads:
         yield Finding(
@@ -161,6 +171,7 @@ def smt(host: HostContext) -> Iterator[Finding]:
 
 
 def governor(host: HostContext) -> Iterator[Finding]:
+    """Say that the clock governor saves power."""
     if host.facts.cpu.governor in ("powersave", "conservative"):
         yield Finding(
             "cpu.governor",
@@ -172,6 +183,7 @@ def governor(host: HostContext) -> Iterator[Finding]:
 
 
 def topology(host: HostContext) -> Iterator[Finding]:
+    """Say that nothing tells which CPUs share a core, so that each counts as a core."""
     if host.facts.cpu.online and not host.facts.cpu.siblings and host.facts.has_finished("kernel"):
         yield Finding(
             "cpu.topology_hidden",
@@ -183,6 +195,7 @@ def topology(host: HostContext) -> Iterator[Finding]:
 
 
 def numa(host: HostContext) -> Iterator[Finding]:
+    """Warn of NUMA nodes with cores but no memory; say so if one node has less than half the memory of another."""
     with_cpus = [node for node in host.facts.cpu.numa if node.cpus]
     memories = [node.memory for node in with_cpus if node.memory is not None]
     if len(memories) < 2 or len(memories) != len(with_cpus):
@@ -208,7 +221,7 @@ def numa(host: HostContext) -> Iterator[Finding]:
 
 
 def far_memory(host: HostContext) -> Iterator[Finding]:
-    """A warning if the account may use cores of a NUMA node, but not the memory of that node."""
+    """Warn if the account may use cores of a NUMA node, but not the memory of that node."""
     cpu, mems = host.facts.cpu, host.facts.cpu.mems
     if mems is None:
         return
@@ -229,6 +242,7 @@ def far_memory(host: HostContext) -> Iterator[Finding]:
 
 
 def hbm(host: HostContext) -> Iterator[Finding]:
+    """Say that high-bandwidth memory is in NUMA nodes of its own, which a program must ask for."""
     nodes = host.facts.cpu.hbm
     if nodes:
         yield Finding(
@@ -247,6 +261,7 @@ _LIMITS: Final = "as root: add '{line}' to /etc/security/limits.d/90-training.co
 
 
 def amount(host: HostContext) -> Iterator[Finding]:
+    """Warn of less than 4 GiB of memory."""
     usable = host.facts.memory.usable
     if usable is not None and usable < _ENOUGH:
         yield Finding(
@@ -260,6 +275,7 @@ def amount(host: HostContext) -> Iterator[Finding]:
 
 
 def limit(host: HostContext) -> Iterator[Finding]:
+    """Warn if the cgroup allows less than half of the machine's memory; in a batch job only say so."""
     memory = host.facts.memory
     if memory.limit is None or memory.total is None or memory.limit >= memory.total / 2:
         return
@@ -276,6 +292,7 @@ def limit(host: HostContext) -> Iterator[Finding]:
 
 
 def throttled_memory(host: HostContext) -> Iterator[Finding]:
+    """Warn if the cgroup is slowed down before its memory is used up (memory.high)."""
     memory = host.facts.memory
     if memory.high is not None and memory.usable is not None and memory.high < memory.usable:
         yield Finding(
@@ -288,6 +305,7 @@ def throttled_memory(host: HostContext) -> Iterator[Finding]:
 
 
 def busy_memory(host: HostContext) -> Iterator[Finding]:
+    """Warn if less than a fifth of the usable memory is free."""
     memory = host.facts.memory
     free, usable = memory.free, memory.usable
     if usable is None or free is None or free >= usable * 0.2:
@@ -303,6 +321,8 @@ def busy_memory(host: HostContext) -> Iterator[Finding]:
 
 
 def huge_pages(host: HostContext) -> Iterator[Finding]:
+    """Say that memory is reserved as huge pages and unused. From a fifth of the memory on this is a warning; below 2 %
+    it is not worth saying."""
     memory = host.facts.memory
     if not memory.hugepages_free or not memory.hugepage_size or not memory.total:
         return
@@ -320,6 +340,8 @@ def huge_pages(host: HostContext) -> Iterator[Finding]:
 
 
 def transparent_huge_pages(host: HostContext) -> Iterator[Finding]:
+    """Say that transparent huge pages are off. It is said only for processors with AMX, where their gain was
+    measured."""
     if host.facts.memory.thp == "never" and host.facts.cpu.tier == "amx":
         yield Finding(
             "memory.thp",
@@ -330,6 +352,7 @@ def transparent_huge_pages(host: HostContext) -> Iterator[Finding]:
 
 
 def swap(host: HostContext) -> Iterator[Finding]:
+    """Say that there is much swap, with which a rank becomes slow instead of failing."""
     memory = host.facts.memory
     if memory.swap and memory.total and memory.swap >= memory.total / 2:
         yield Finding(
@@ -344,6 +367,7 @@ def swap(host: HostContext) -> Iterator[Finding]:
 
 
 def shared_memory(host: HostContext) -> Iterator[Finding]:
+    """Warn if /dev/shm is too small, or full."""
     memory = host.facts.memory
     if memory.shm_size is None:
         return
@@ -374,6 +398,7 @@ def shared_memory(host: HostContext) -> Iterator[Finding]:
 
 
 def locked_memory(host: HostContext) -> Iterator[Finding]:
+    """Say that little memory may be locked; on a host with RDMA this is a warning, because RDMA locks its buffers."""
     soft, has_rdma = host.facts.limits.memlock.soft, host.facts.network.has_rdma
     if soft is None or soft >= (GB if has_rdma else 64 * 1024 + 1):
         return
@@ -387,7 +412,8 @@ def locked_memory(host: HostContext) -> Iterator[Finding]:
 
 
 def files(host: HostContext) -> Iterator[Finding]:
-    """Each rank connects to every other rank, and DataLoader workers send file descriptors."""
+    """Warn of a low limit on open files. Each rank connects to every other rank, and DataLoader workers send file
+    descriptors."""
     soft, hard = host.facts.limits.nofile.soft, host.facts.limits.nofile.hard
     needed = max(1024, 16 * (host.others + 1))
     if soft is None or soft >= needed:
@@ -406,6 +432,7 @@ def files(host: HostContext) -> Iterator[Finding]:
 
 
 def processes(host: HostContext) -> Iterator[Finding]:
+    """Warn of a low limit on the account's processes and threads. It does not apply to root."""
     soft = host.facts.limits.nproc.soft
     needed = max(1024, 4 * (host.facts.cpu.threads or 0))
     if soft is not None and soft < needed and host.facts.account.uid != 0:
@@ -419,6 +446,7 @@ def processes(host: HostContext) -> Iterator[Finding]:
 
 
 def tasks(host: HostContext) -> Iterator[Finding]:
+    """Warn if the cgroup allows fewer new processes and threads than the planned ranks need."""
     left, layout = host.facts.limits.pids_left, common_layout([host.facts.cpu], 0)
     needed = tasks_of(layout.ppn, layout.omp_num_threads)
     if left is not None and left < needed:

@@ -1,4 +1,4 @@
-"""`ipexctl doctor`: facts of every host, rules, the network check, a report.
+"""Do the work of `ipexctl doctor`: judge the facts of every host by the rules, check the network, and make a report.
 
 Doctor changes nothing on a host, and a failed host is a row of the report. A finding about several hosts counts for the
 status of each host it names; a fail that names none counts for all hosts.
@@ -57,15 +57,19 @@ _CLUSTER_RULES: Final = (*cluster_machines.RULES, *network_rules.CLUSTER_RULES, 
 
 
 def examine_host(host: HostContext) -> tuple[Finding, ...]:
+    """Return the findings about one host, worst first. On a system other than Linux, where no rank can run, only that
+    is judged."""
     rules = _HOST_RULES
     if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
         # no rank can run on another system
         rules = (host_system.complete_probe, host_system.linux)
-    found = _worst_first(finding for rule in rules for finding in rule(host))
-    return tuple(finding._replace(hosts=(host.name,)) for finding in found)
+    findings = _worst_first(finding for rule in rules for finding in rule(host))
+    return tuple(finding._replace(hosts=(host.name,)) for finding in findings)
 
 
 def examine_cluster(hosts: Sequence[HostContext], *, iface: str | None = None) -> tuple[Finding, ...]:
+    """Return the findings about several hosts together, worst first; empty for fewer than two. `iface`: the network
+    that the user named, or None."""
     if len(hosts) < 2:
         return ()
     cluster = _cluster(hosts, iface)
@@ -77,6 +81,7 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
+    """Return what the rules about several hosts read, with the addresses that a run would choose."""
     # Hosts with unknown interfaces do not prove that there is no common network.
     known = [node for node in hosts if node.facts.network.nics or node.host.internal]
     addresses = {node.name: addresses_of(node.facts, node.host.address) for node in known}
@@ -90,19 +95,28 @@ def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
 
 
 class DoctorRequest(NamedTuple):
+    """What a call of doctor asks for."""
+
     rows: tuple[StackSpec, ...]
+    """The version table."""
     node0_of: Callable[[str], Host | None]
+    """ID of a run → its node0, as the control machine recorded it; None if it knows no such run."""
     require: str | None = None
+    """Instruction set that each processor must have; None for any."""
     network: bool = True
+    """False to leave out the check of the network."""
     smoke: bool = False
+    """True to measure hosts and links, too."""
     ipex_use: str = ""
     """Where the project uses IPEX; empty if it does not."""
 
 
 def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRequest) -> DoctorReport:
+    """Return the report on these hosts. `probed`: the answers of all hosts, also of those that failed. The network is
+    checked only if at least two hosts can be reached."""
     started, hosts, pool = time.monotonic(), opened.hosts, opened.pool
     answers = {answer.host.name: answer for answer in probed}
-    facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
+    facts = {host.name: known for host in hosts if (known := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, opened.iface)
     internal = {} if isinstance(chosen, Refusal) else chosen  # if `chosen` is a Refusal, the cluster's rules report it
     with_answers = [(host, answers[host.name].facts) for host in hosts]
@@ -161,7 +175,7 @@ def run_doctor(opened: OpenHosts, probed: Iterable[HostFacts], request: DoctorRe
 
 
 def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[str, list[Finding]]:
-    """Findings about several hosts or the network, by host; a fail that names no host goes to all."""
+    """Return host → the findings of the cluster that count for it. A fail that names no host goes to all."""
     by_host: dict[str, list[Finding]] = {name: [] for name in names}
     for finding in cluster:
         for name in finding.hosts or (names if finding.level == "fail" else ()):
@@ -172,6 +186,8 @@ def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[s
 def host_report(
     answer: HostFacts, context: HostContext | None, require: str | None, about: Sequence[Finding]
 ) -> HostReport:
+    """Return the report on one host, with its own findings. `context`: None if it gave no facts. `require`: instruction
+    set that its processor must have, or None. `about`: findings of the cluster, which count only for its status."""
     host, facts = answer.host, answer.facts
     findings: tuple[Finding, ...] = ()
     if context is not None:
@@ -187,6 +203,8 @@ def host_report(
 
 
 def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:
+    """Return the failure of a host whose CPU lacks the required instruction set; empty if none is required, or the CPU
+    has it."""
     has = host.facts.cpu.tier
     if tier is None or (has is not None and TIERS.index(has) >= TIERS.index(tier)):
         return ()

@@ -1,4 +1,6 @@
-"""A finding of doctor, its report with the recommendation, the input of the rules, and wording that they share. Pure.
+"""Define a finding of doctor, its report with the recommendation, the input of the rules, and wording that they share.
+Pure.
+
 A rule is a generator of findings; a missing fact is never a finding. Equal findings of many hosts are merged, so a
 message names its host only if it must.
 """
@@ -25,6 +27,8 @@ from ipexctl.stack.resolve.model import StackPlan, Undecided
 
 
 class Recommendation(NamedTuple):
+    """The stack and the settings that doctor suggests for these hosts. A setting is None if no stack runs on them."""
+
     stack: str | None
     """None if no stack runs on these hosts, or if `candidates` has several."""
     candidates: tuple[str, ...]
@@ -36,12 +40,14 @@ class Recommendation(NamedTuple):
     backend: str | None
     iface: str | None
     why: Mapping[str, str]
+    """Name of a field → why it has its value."""
 
 
 def recommend(
     hosts: Mapping[str, Facts], internal: Mapping[str, str], chosen: StackPlan | Undecided | Refusal
 ) -> Recommendation | None:
-    """None if no host answered. `chosen` is what `choose_stack` returned."""
+    """Return the recommended stack and settings, and why; None if no host answered. `chosen`: what `choose_stack`
+    returned."""
     if not hosts:
         return None
     if isinstance(chosen, Refusal):
@@ -78,6 +84,7 @@ def recommend(
 
 
 def _iface(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> str | None:
+    """Return the name of the interface that all hosts use; None if it differs or is unknown."""
     names = {nic.name for name, facts in hosts.items() if (nic := facts.network.nic_with(internal.get(name)))}
     return names.pop() if len(names) == 1 else None
 
@@ -100,17 +107,19 @@ class Finding(NamedTuple):
 
     @property
     def pasteable_fix(self) -> str:
-        """The fix with host names in `--limit`, where the rules write NAME."""
+        """Return the fix with host names in `--limit`, where the rules write NAME."""
         excluded = "'" + ",".join(f"!{name}" for name in self.hosts) + "'"
         parts = parts_of(self.fix)
         return Fix.of(_EXCLUDED.sub(excluded, part) if isinstance(part, str) else part for part in parts)
 
 
 def worst(findings: Iterable[Finding]) -> Level:
+    """Return the worst level of the findings; `ok` if there are none."""
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")
 
 
 def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Make one finding of those that differ only in their hosts; it names all of these hosts."""
     merged: dict[Finding, dict[str, None]] = {}
     for finding in findings:
         merged.setdefault(finding._replace(hosts=()), {}).update(dict.fromkeys(finding.hosts))
@@ -118,39 +127,51 @@ def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class HostReport(NamedTuple):
+    """What doctor says about one host."""
+
     host: Host
     status: HostStatus
     seconds: float
     facts: Facts | None = None
     """Of doctor alone. Unstable: a version may change any of it."""
     findings: tuple[Finding, ...] = ()
+    """Findings about this host alone."""
     reason: str = ""
+    """Why the host failed or could not be reached; empty otherwise."""
     fix: str = ""
     installed: bool | None = None
     """True if the host has an environment that `run` could use; None if unknown."""
 
     @property
     def name(self) -> str:
+        """Return the name of the host in the hostfile."""
         return self.host.name
 
     @property
     def address(self) -> str:
+        """Return the address at which the control machine reaches the host."""
         return self.host.address
 
 
 class ClusterReport(NamedTuple):
+    """What doctor says about several hosts together."""
+
     findings: tuple[Finding, ...] = ()
 
 
 class DoctorReport(NamedTuple):
+    """What doctor says about all hosts."""
+
     hosts: tuple[HostReport, ...]
     cluster: ClusterReport
     recommendation: Recommendation | None
     seconds: float
     network_seconds: float | None = None
+    """Duration of the network check; None if there was none."""
 
     @property
     def exit_code(self) -> int:
+        """Return 3 if a host is unreachable, 1 if something failed, else 0. Warnings do not count."""
         if any(host.status == "unreachable" for host in self.hosts):
             return 3
         failed = any(host.status == "fail" for host in self.hosts)
@@ -163,10 +184,14 @@ GB: Final = 1 << 30
 
 
 class HostContext(NamedTuple):
+    """What the rules about one host read."""
+
     host: Host
     facts: Facts
     internal: str | None = None
+    """Its address for other hosts; None if none was chosen."""
     others: int = 0
+    """Number of the other hosts that gave facts."""
     node0: bool = False
     is_control: bool = False
     """True for the control machine: its variables come from the caller's shell, not from a login."""
@@ -174,20 +199,26 @@ class HostContext(NamedTuple):
     """Seconds by which the host's clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunLife] = {}
+    """ID of a run → whether it is alive."""
     has_one_session: bool = False
+    """True if sshd allows one session per connection."""
     shell_seconds: float = 0.0
+    """Seconds that the login shell takes to start a command."""
 
     @property
     def name(self) -> str:
+        """Return the name of the host in the hostfile."""
         return self.host.name
 
     @property
     def alone(self) -> bool:
+        """True if no other host gave facts, so that this one trains alone."""
         return not self.others
 
     @property
     def nic(self) -> Nic | None:
-        """The interface with the internal address, or towards the control machine, or of the default route."""
+        """Return the interface with the internal address, or towards the control machine, or of the default route, or
+        any that could join hosts; None if there is none, or if no interface has the given internal address."""
         network = self.facts.network
         for wanted in (self.internal, network.reached, self.host.address):
             if wanted and (nic := network.nic_with(wanted)):
@@ -201,6 +232,7 @@ class HostContext(NamedTuple):
 
 
 def size(count: float) -> str:
+    """Return bytes as a text such as `3.5 GiB`."""
     for unit, bytes_ in (("TiB", 1 << 40), ("GiB", GB), ("MiB", MB)):
         if count >= bytes_:
             value = count / bytes_
@@ -209,10 +241,12 @@ def size(count: float) -> str:
 
 
 def link_rate(megabits: int) -> str:
+    """Return the rate of a link, given in Mbit/s, as a text such as `10 Gbit/s`."""
     return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
 
 
 def few(words: list[str] | tuple[str, ...], maximum: int = 4) -> str:
+    """Join the texts with commas. Those beyond `maximum` are only counted: `a, b and 7 more`."""
     if len(words) <= maximum:
         return ", ".join(words)
     return f"{', '.join(words[:maximum])} and {len(words) - maximum} more"
@@ -222,6 +256,8 @@ _USUAL_PORTS: Final = (32768, 60999)
 
 
 def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    """Return the fix that opens the ports of ranks to the other nodes, with a command for the firewall that the facts
+    show, else for iptables. Without the hosts' network, it contains no command."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
@@ -244,6 +280,8 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
 
 
 def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    """Return the fix that closes the ports of ranks to other networks, with an iptables command if the hosts' network
+    is known."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     if not source:
@@ -255,12 +293,15 @@ def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mappin
 
 
 def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, int]:
+    """Return the lowest and the highest port that a rank of these hosts may get."""
     ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
     low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
     return low, max((last for _, last in ranges), default=_USUAL_PORTS[1])
 
 
 def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
+    """Return the network of the hosts' internal addresses and its IP version; an empty text if the network is
+    unknown."""
     for name in hosts:
         for nic in facts[name].network.nics if name in facts else ():
             for address in nic.addresses:
@@ -272,19 +313,26 @@ def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mappin
 
 
 def usable_cores(cpu: Cpu) -> int | None:
+    """Return the cores that this account may use; None if unknown."""
     if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
         return cpu.cores
     return cpu.allowed
 
 
 class ClusterContext(NamedTuple):
+    """What the rules about several hosts read."""
+
     nodes: tuple[HostContext, ...]
     addresses: Mapping[str, HostAddresses]
+    """Host → its addresses; a host with unknown interfaces is missing."""
     iface: str | None = None
+    """Network that the user named; None if the user named none."""
     refusal: Refusal | None = None
+    """Why the hosts have no network in common; None if they have one."""
 
     @property
     def runnable(self) -> tuple[HostContext, ...]:
+        """Return the hosts on which ranks could run: those with Linux, or with an unknown system."""
         return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
 
 
@@ -293,22 +341,24 @@ ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
 
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
-    """Host names by value, the most common value first; hosts with None are left out."""
-    found: defaultdict[Key, list[str]] = defaultdict(list)
+    """Return value → names of the hosts that have it, the most common value first. Hosts with None are left out."""
+    by_value: defaultdict[Key, list[str]] = defaultdict(list)
     for node in nodes:
         value = key(node)
         if value is not None:
-            found[value].append(node.name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            by_value[value].append(node.name)
+    return dict(sorted(by_value.items(), key=lambda item: -len(item[1])))
 
 
 def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
-    """The most common value (the first of equally common ones), the other values, and the hosts that have those."""
+    """Return the most common value (the first of equally common ones), the other values, and the hosts that have those.
+    `found`: as `groups` returns it."""
     usual, *others = found
     return usual, others, tuple(name for value in others for name in found[value])
 
 
 def span(low: float, high: float) -> str:
+    """Return `2 to 8`, or a single number if both are equal."""
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
@@ -316,8 +366,11 @@ Answers = Sequence[tuple[Host, Facts | None]]
 
 
 class RunLife(NamedTuple):
+    """Whether a run is alive, and how that is known."""
+
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
+    """How that is known, as a clause; empty for a live run."""
 
 
 NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"
@@ -325,18 +378,21 @@ UNKNOWN: Final = RunLife("unknown", NOT_AMONG_HOSTS)
 
 
 def named_runs(answers: Answers) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    """Return the IDs of all runs that any host has a record or processes of, each once."""
+    runs: dict[str, None] = {}
     for _, facts in answers:
         if facts is not None:
-            found.update(dict.fromkeys(process.run for process in facts.activity.processes))
-            found.update(dict.fromkeys(facts.activity.runs))
-    return tuple(found)
+            runs.update(dict.fromkeys(process.run for process in facts.activity.processes))
+            runs.update(dict.fromkeys(facts.activity.runs))
+    return tuple(runs)
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
-    """A run is alive if any host has its supervisor, ended if its record says so or node0 lost that process, else
-    unknown, which never counts as ended. Only node0 can tell whether its supervisor is alive. `node0s`: run → its
-    node0, for runs started from the control machine.
+    """Return run → whether it is alive. A run is alive if any host has its supervisor; it has ended if its record says
+    so, or if node0 lost that process. Otherwise it is unknown, which never counts as ended.
+
+    Only node0 can tell whether its supervisor is alive. `node0s`: run → its node0, for runs started from the control
+    machine.
     """
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
     ended: dict[str, Host] = {}
@@ -371,6 +427,7 @@ def _sight(supervisor: RunSupervisor, facts: Facts) -> Sight:
 
 
 def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> str:
+    """Return why it is unknown whether a run is alive."""
     name = node0.name if node0 is not None else recorded
     silent = [host.name[:30] for host, facts in answers if facts is None]
     if name is None and silent:

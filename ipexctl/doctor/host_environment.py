@@ -1,4 +1,4 @@
-"""Rules over variables set at login, which every rank would inherit. Pure. In a batch job some are the scheduler's."""
+"""Judge variables set at login, which every rank would inherit. Pure. In a batch job some are the scheduler's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from ipexctl.node.common.fix import Fix
 
 
 class VariableRule(NamedTuple):
+    """Variables that disturb training, and what to say about them."""
+
     id: str
     level: Level
     pattern: str
+    """Regular expression of their names."""
     message: str
+    """Where `{}` is, the names stand."""
     with_values: bool = False
+    """True to show the values, too."""
     fix: str = "{}"
+    """Where `{}` is, the text stands that removes the variables."""
     harmless: tuple[str, ...] = ()
+    """Names that match and do not count."""
 
 
 _RULES: Final = (
@@ -101,7 +108,8 @@ _RULES: Final = (
 
 
 def _unset(names: list[str]) -> Fix:
-    """Only suggest to remove variables in the user's own files, because other accounts may need those in /etc."""
+    """Return how to find and remove these variables. Only those in the user's own files are to be removed, because
+    other accounts may need those in /etc."""
     search = f"`grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*`"
     return Fix(f"{search} shows where: comment it out in your own login files, and ask root about those in /etc")
 
@@ -112,6 +120,8 @@ def _names(host: HostContext, pattern: str) -> list[str]:
 
 
 def variables(host: HostContext) -> Iterator[Finding]:
+    """Warn of variables that disturb training, with one finding per kind. In a batch job, PMI variables are the
+    scheduler's and do not count."""
     for rule in _RULES:
         names = [name for name in _names(host, rule.pattern) if name not in rule.harmless]
         if host.facts.batch.job:  # set by the scheduler
@@ -126,6 +136,7 @@ def variables(host: HostContext) -> Iterator[Finding]:
 
 
 def thread_limit(host: HostContext) -> Iterator[Finding]:
+    """Warn if OMP_THREAD_LIMIT is below the cores of the host."""
     text = host.facts.environment.variables.get("OMP_THREAD_LIMIT", "")
     cores = host.facts.cpu.allowed
     if not text.isascii() or not text.isdigit() or cores is None:
@@ -141,6 +152,7 @@ def thread_limit(host: HostContext) -> Iterator[Finding]:
 
 
 def preload(host: HostContext) -> Iterator[Finding]:
+    """Warn of LD_PRELOAD at login, above all if it names two OpenMP libraries."""
     if not (value := host.facts.environment.variables.get("LD_PRELOAD")):
         return
     files = [word.rpartition("/")[2] for word in re.split(r"[:\s]+", value) if word]
@@ -162,7 +174,8 @@ def preload(host: HostContext) -> Iterator[Finding]:
 
 
 def two_runtimes(host: HostContext) -> Iterator[Finding]:
-    """System directories may have both runtimes, because ipexctl does not search there."""
+    """Say that one directory has both OpenMP libraries. System directories may have both, because ipexctl does not
+    search there."""
     libraries = host.facts.software.libraries
     gomp, iomp = ({path.rpartition("/")[0] for path in libraries.get(name, ())} for name in ("libgomp", "libiomp5"))
     both = sorted(directory for directory in gomp & iomp if not directory.startswith(("/usr/lib", "/lib")))
@@ -176,6 +189,7 @@ def two_runtimes(host: HostContext) -> Iterator[Finding]:
 
 
 def interface(host: HostContext) -> Iterator[Finding]:
+    """Warn if a variable names the loopback interface, or one that the host does not have."""
     known = {nic.name for nic in host.facts.network.nics}
     for name in _names(host, "FI_TCP_IFACE|CCL_KVS_IFACE|GLOO_SOCKET_IFNAME|TP_SOCKET_IFNAME|I_MPI_HYDRA_IFACE"):
         value = host.facts.environment.variables[name]
@@ -191,6 +205,8 @@ def interface(host: HostContext) -> Iterator[Finding]:
 
 
 def conda(host: HostContext) -> Iterator[Finding]:
+    """Say that each login activates a conda environment or a venv. It is not said of the control machine, whose
+    variables come from the caller's shell."""
     variables = {} if host.is_control else host.facts.environment.variables
     if variables.get("CONDA_PREFIX"):
         yield Finding(

@@ -1,4 +1,4 @@
-"""Rules over a host's system, disks, login and batch settings, and what runs there. Pure."""
+"""Judge a host's system, disks, login and batch settings, and what runs there. Pure."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _ROOM: Final = Fix(
 
 
 def complete_probe(host: HostContext) -> Iterator[Finding]:
+    """Warn if the host did not answer everything, and say which command there shows what is slow. The lack of awk,
+    without which little is known, has its own finding."""
     causes = {
         "home": "a file server that doesn't answer",
         "names": "a name server that doesn't answer",
@@ -61,6 +63,7 @@ def complete_probe(host: HostContext) -> Iterator[Finding]:
 
 
 def login(host: HostContext) -> Iterator[Finding]:
+    """Warn of a slow login shell, and say if sshd allows only one session per connection."""
     if host.shell_seconds >= SLOW_SHELL * slowness([host.facts]):
         yield Finding(
             "ssh.slow_shell",
@@ -86,6 +89,7 @@ def login(host: HostContext) -> Iterator[Finding]:
 
 
 def linux(host: HostContext) -> Iterator[Finding]:
+    """Report a failure on a system other than Linux; warn of Linux inside Windows."""
     system = host.facts.system
     if system.kernel_name is not None and not system.is_linux:
         name = system.distro or {"Darwin": "macOS"}.get(system.kernel_name, system.kernel_name)
@@ -105,13 +109,16 @@ def linux(host: HostContext) -> Iterator[Finding]:
 
 
 def is_installed(facts: Facts) -> bool | None:
-    """True if an environment has torch and starts; None if not all of the home could be read."""
+    """Return whether some environment has torch and starts; None if none is known and not all of the home could be
+    read."""
     if any(env.torch and env.runs for env in facts.software.envs):
         return True
     return False if facts.has_finished("home") else None
 
 
 def room(host: HostContext) -> Iterator[Finding]:
+    """Warn of little space or few inodes at ipexctl's home; report a failure if a run could not even write its logs, or
+    almost no file fits."""
     disk = host.facts.home.disk if host.facts.home else None
     if host.facts.home is None or disk is None:
         return
@@ -143,6 +150,7 @@ def room(host: HostContext) -> Iterator[Finding]:
 
 
 def exposed_home(host: HostContext) -> Iterator[Finding]:
+    """Report a failure if other accounts could replace ipexctl's home, which is then not used."""
     home = host.facts.home
     if home is not None and home.exposed:
         yield Finding(
@@ -154,6 +162,7 @@ def exposed_home(host: HostContext) -> Iterator[Finding]:
 
 
 def writable_home(host: HostContext) -> Iterator[Finding]:
+    """Report a failure if ipexctl's home can't be written, or if no program starts from there."""
     home, disk = host.facts.home, host.facts.home.disk if host.facts.home else None
     if home is None or disk is None:
         return
@@ -185,6 +194,8 @@ def writable_home(host: HostContext) -> Iterator[Finding]:
 
 
 def temporary_directory(host: HostContext) -> Iterator[Finding]:
+    """Say that the temporary directory has little space or starts no programs. It is a warning if the directory is
+    full."""
     tmp = host.facts.tmp
     if tmp is None:
         return
@@ -215,7 +226,8 @@ def temporary_directory(host: HostContext) -> Iterator[Finding]:
 
 
 def logind(host: HostContext) -> Iterator[Finding]:
-    """logind spares system accounts, and processes outside a session."""
+    """Warn if logind ends a detached run, or removes its shared memory, after the last logout. logind spares system
+    accounts, and processes outside a session."""
     rules = host.facts.logind
     uid = host.facts.account.uid
     if not rules.present or rules.linger is not False or rules.in_session is False or uid is None:
@@ -239,6 +251,7 @@ def logind(host: HostContext) -> Iterator[Finding]:
 
 
 def scheduler(host: HostContext) -> Iterator[Finding]:
+    """Say that the login is inside a job; warn if a scheduler manages the machine and the login is in no job."""
     batch = host.facts.batch
     if batch.job:
         yield Finding(
@@ -261,6 +274,7 @@ def scheduler(host: HostContext) -> Iterator[Finding]:
 
 
 def load(host: HostContext) -> Iterator[Finding]:
+    """Warn if other programs compute on the host now. Nothing is said while runs of ipexctl may cause the load."""
     cores = host.facts.cpu.cores or host.facts.cpu.threads
     if host.facts.activity.load is None or not cores or not host.facts.complete:
         return
@@ -281,6 +295,8 @@ def load(host: HostContext) -> Iterator[Finding]:
 
 
 def runs(host: HostContext) -> Iterator[Finding]:
+    """Say which runs are alive on this host. A run in an unknown state counts if it has a record but no processes
+    here."""
     activity = host.facts.activity
     with_processes = {process.run for process in activity.processes}
     known = dict.fromkeys([*activity.runs, *(process.run for process in activity.processes)])
@@ -302,6 +318,7 @@ def runs(host: HostContext) -> Iterator[Finding]:
 
 
 def other_accounts(host: HostContext) -> Iterator[Finding]:
+    """Warn of live runs that other accounts have on this host."""
     facts = host.facts
     others = [live for live in facts.activity.live.runs if facts.account.uid not in (None, live.uid)]
     if not others:
@@ -321,7 +338,8 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
 
 
 def leftovers(host: HostContext) -> Iterator[Finding]:
-    """Processes of runs that are not alive. If it is unknown whether a run is alive, no fix kills its processes."""
+    """Warn of processes of runs that are not alive. If it is unknown whether a run is alive, no fix kills its
+    processes."""
     by_run: dict[str, list[RunProcess]] = {}
     for process in host.facts.activity.processes:
         by_run.setdefault(process.run, []).append(process)
@@ -353,13 +371,15 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
 
 
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
-    """A command that kills these processes, after a check that each still belongs to the run: a pid may be reused."""
+    """Return a command that kills these processes, after a check that each still belongs to the run: a pid may be
+    reused."""
     of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/agent[.]zip$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"
 
 
 def selinux(host: HostContext) -> Iterator[Finding]:
+    """Say that SELinux is enforcing."""
     if host.facts.security.selinux == "enforcing":
         yield Finding(
             "security.selinux",

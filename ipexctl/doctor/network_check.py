@@ -1,5 +1,7 @@
-"""Checks the network: a high port between every two hosts. The check ends within 8 s, more for many hosts; whatever has
-no result by then is reported as not tested.
+"""Check the network between hosts by connections to a high port, from each host to each other, or to some of them if
+there are many (`pairs_to_try`).
+
+The check ends within 8 s, later for many, busy or slow hosts; whatever has no result by then is reported as not tested.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ipexctl.remote.session import Session
 
 
 def for_many(seconds: float, hosts: int) -> float:
-    """Scale a limit to the number of hosts."""
+    """Return a limit in seconds, scaled up for more than 64 hosts."""
     return seconds * max(1.0, hosts / 64)
 
 
@@ -42,6 +44,8 @@ _ALIVE: Final = 0.35
 
 
 class NetworkReport(NamedTuple):
+    """What the network check found."""
+
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     open_outside: frozenset[str] = frozenset()
@@ -57,8 +61,11 @@ def check_network(
     budget: float | None = None,
     delays: Mapping[str, float] = {},
 ) -> NetworkReport:
-    """`delays`: seconds that the login shell of each host takes to start a command. Two such starts must fit into the
-    time before a silent host counts as lost.
+    """Try the ports and return the findings. `internal`: host → its address for other hosts. `budget`: seconds for all
+    of it; None to choose them.
+
+    `delays`: host → seconds that its login shell takes to start a command. Two such starts must fit into the time
+    before a silent host counts as lost, and hosts with very slow shells are not tested.
     """
     started = time.monotonic()
     times = max(stretched(1.0), slowness(facts.values()))
@@ -98,6 +105,7 @@ class _NetworkCheck:
         return self.started + self.budget * share
 
     def report(self) -> NetworkReport:
+        """Do the check and return what it found."""
         if len(self.hosts) < 2:
             return NetworkReport(seconds=time.monotonic() - self.started)
         self._reach_hosts()
@@ -107,6 +115,7 @@ class _NetworkCheck:
         return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
 
     def _reach_hosts(self) -> None:
+        """Open a session to each host. A host that does not answer in time is lost."""
         self.untested.update(dict.fromkeys(self.slow, _TOO_SLOW))
         hosts = [host for host in self.hosts if host.name not in self.slow]
         self.sessions, errors = open_sessions(self.pool, hosts, self.at(_ALIVE))
@@ -119,6 +128,8 @@ class _NetworkCheck:
         self.untested[name] = _NO_LONGER_ANSWERS
 
     def _try_ports(self) -> None:
+        """Let all hosts listen, connect to each other, and report. Meanwhile the control machine connects to them from
+        outside."""
         dialog = ScriptDialog(self.cancel)
         tokens = {name: secrets.token_hex(8) for name in self.sessions}
         for name, session in self.sessions.items():
@@ -145,6 +156,8 @@ class _NetworkCheck:
             dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
     def _listeners(self, dialog: ScriptDialog) -> dict[str, port_pairs.PortListener]:
+        """Return host → its listener, for hosts that answered in time. A host that does not even begin is lost; any
+        other is noted as not tested."""
         listeners: dict[str, port_pairs.PortListener] = {}
         started = dialog.running
         pending, silent = set(started), set(started)
@@ -176,6 +189,7 @@ class _NetworkCheck:
     def _connect(
         self, dialog: ScriptDialog, listeners: Mapping[str, port_pairs.PortListener], tokens: Mapping[str, str]
     ) -> None:
+        """Let the hosts connect, and keep the results. What has no result in time counts as a timeout."""
         targets: dict[str, list[str]] = defaultdict(list)
         for source, target in port_pairs.pairs_to_try([host.name for host in self.hosts]):
             if source in listeners and target in listeners and listeners[target].port is not None:
@@ -206,6 +220,7 @@ class _NetworkCheck:
     def _connect_from_outside(
         self, listeners: Mapping[str, port_pairs.PortListener], tokens: Mapping[str, str]
     ) -> frozenset[str]:
+        """Return the hosts whose ports this machine reaches from outside of their network."""
         until = self.at(0.88)
 
         def is_open(host: Host) -> bool:
@@ -216,8 +231,8 @@ class _NetworkCheck:
             kind, _ = connect(address, port, tokens[host.name], max(0.1, until - time.monotonic()))
             return kind == "ok"
 
-        found = on_hosts(is_open, [host for host in self.hosts if host.name in listeners], until)
-        return frozenset(name for name, result in found.items() if result is True)
+        results = on_hosts(is_open, [host for host in self.hosts if host.name in listeners], until)
+        return frozenset(name for name, result in results.items() if result is True)
 
     def _mark_untested(self, name: str, error: HostError | None) -> None:
         if error is not None and error.status == "unreachable":
@@ -227,6 +242,7 @@ class _NetworkCheck:
 
 
 def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
+    """Return the findings about hosts that stopped answering."""
     return merge_findings(
         Finding(
             "network.unreachable",

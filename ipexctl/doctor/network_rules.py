@@ -1,5 +1,6 @@
-"""Rules over names, addresses, interfaces, ports and clocks, of one host and of several. Pure. Messages avoid names and
-addresses, so that 200 hosts with one setup give one finding.
+"""Judge names, addresses, interfaces, ports and clocks, of one host and of several. Pure.
+
+Messages avoid names and addresses where they can, so that 200 hosts with one setup give one finding.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 
 
 def own_name(host: HostContext) -> Iterator[Finding]:
-    """gloo and MPI send the first address of the host's own name to the others. If it is a loopback address, as some
-    installers write, the other hosts connect to themselves.
+    """Warn if the host's own name resolves to nothing, to a loopback address, as some installers write, or to an
+    address of another machine.
+
+    gloo and MPI send the first address of that name to the others, which would connect to themselves or to nobody.
     """
-    found = host.facts.network.resolves_to
-    if found is None or host.alone:
+    addresses = host.facts.network.resolves_to
+    if addresses is None or host.alone:
         return
     own = host.facts.network.addresses
     main = host.nic
     iface = main.name if main else "IFACE"
     fix = f"as root, in /etc/hosts, set the address of its name to that of {iface} (ip addr show {iface})"
     meanwhile = f"; until then, ipexctl run sets GLOO_SOCKET_IFNAME={iface}"
-    if not found:
+    if not addresses:
         yield Finding(
             "name.unresolved",
             "warn",
@@ -51,15 +54,15 @@ def own_name(host: HostContext) -> Iterator[Finding]:
             "reach its ranks",
             fix + meanwhile,
         )
-    elif is_loopback(found[0]):
+    elif is_loopback(addresses[0]):
         yield Finding(
             "name.loopback",
             "warn",
-            f"Its own name resolves to {found[0]} on the host itself: with gloo, other hosts would connect to "
+            f"Its own name resolves to {addresses[0]} on the host itself: with gloo, other hosts would connect to "
             "themselves and hang",
-            fix + f", instead of {found[0]}" + meanwhile,
+            fix + f", instead of {addresses[0]}" + meanwhile,
         )
-    elif own and not own & set(found) and host.facts.has_finished("network"):
+    elif own and not own & set(addresses) and host.facts.has_finished("network"):
         yield Finding(
             "name.elsewhere",
             "warn",
@@ -70,6 +73,8 @@ def own_name(host: HostContext) -> Iterator[Finding]:
 
 
 def bridges(host: HostContext) -> Iterator[Finding]:
+    """Say that the host has bridges, such as Docker's, which oneCCL could choose. Without another interface this is a
+    warning."""
     if host.alone:
         return
     main = host.nic
@@ -102,6 +107,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
 
 
 def internal_address(host: HostContext) -> Iterator[Finding]:
+    """Warn if the given address for other hosts is on no interface of this host."""
     own = host.facts.network.addresses
     given = host.internal
     if (
@@ -121,6 +127,7 @@ def internal_address(host: HostContext) -> Iterator[Finding]:
 
 
 def default_route(host: HostContext) -> Iterator[Finding]:
+    """Say that the host has no default route, so that it can't download anything."""
     network = host.facts.network
     if host.facts.has_finished("kernel") and network.nics and network.default_route is None:
         yield Finding(
@@ -135,6 +142,8 @@ def default_route(host: HostContext) -> Iterator[Finding]:
 
 
 def link(host: HostContext) -> Iterator[Finding]:
+    """Warn if the hosts would train over wifi, a tunnel or less than 1 Gbit/s; below 10 Gbit/s, say how long gradients
+    take."""
     nic = None if host.alone else host.nic
     if nic is None:
         return
@@ -158,7 +167,7 @@ def link(host: HostContext) -> Iterator[Finding]:
 
 
 def firewall(host: HostContext) -> Iterator[Finding]:
-    """Only a firewall's own service counts, because Docker loads tables into the kernel, too."""
+    """Say that a firewall's service runs. Its rules in the kernel do not count, because Docker loads some, too."""
     services = [name for name in host.facts.security.firewall if name in ("ufw", "firewalld")]
     if not services or host.alone:
         return
@@ -173,6 +182,7 @@ def firewall(host: HostContext) -> Iterator[Finding]:
 
 
 def port_range(host: HostContext) -> Iterator[Finding]:
+    """Warn if less than 2,000 ports are available for connections."""
     span = host.facts.network.port_range
     if span is not None and span[1] - span[0] < 2000:
         yield Finding(
@@ -188,6 +198,7 @@ def port_range(host: HostContext) -> Iterator[Finding]:
 
 
 def rdma(host: HostContext) -> Iterator[Finding]:
+    """Say that the host has RDMA devices, but none with a link."""
     down = [device.name for device in host.facts.network.rdma if device.state not in (None, "active")]
     if down and not host.facts.network.has_rdma:
         yield Finding(
@@ -207,6 +218,7 @@ _NAMES: Final = "as root, write the same /etc/hosts on all hosts; ipexctl run do
 
 
 def no_network(cluster: ClusterContext) -> Iterator[Finding]:
+    """Report a failure if the hosts have no network in common, with the refusal that a run would give."""
     if cluster.refusal is not None:
         reason = cluster.refusal.reason
         yield Finding(
@@ -219,7 +231,11 @@ def no_network(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Reported only if the user named no network. IPv6 next to IPv4 is not a second network."""
+    """Say which of several common networks training would use; warn if another one is at least twice as fast.
+
+    Nothing is said if the user named a network, or internal addresses of hosts. IPv6 next to IPv4 is not a second
+    network.
+    """
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)
@@ -242,7 +258,8 @@ def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _speed_on(node: HostContext, network: Network, *, training: bool = False) -> int | None:
-    """Speed of a host's interface in the network, 0 if unknown. `training`: only of its training interface."""
+    """Return the speed of a host's interface in the network in Mbit/s, 0 if unknown; None if it has no interface there.
+    `training`: look only at the interface that training would use."""
     nics = node.facts.network.nics
     if training:
         nics = (node.nic,) if node.nic else ()
@@ -253,11 +270,12 @@ def _speed_on(node: HostContext, network: Network, *, training: bool = False) ->
 
 
 def same_address(cluster: ClusterContext) -> Iterator[Finding]:
-    found: defaultdict[str, list[HostContext]] = defaultdict(list)
+    """Report a failure if different machines have one internal address."""
+    by_address: defaultdict[str, list[HostContext]] = defaultdict(list)
     for node in cluster.nodes:
         if node.internal:
-            found[node.internal].append(node)
-    for address, nodes in found.items():
+            by_address[node.internal].append(node)
+    for address, nodes in by_address.items():
         machines = {node.facts.machine for node in nodes}
         if len(nodes) > 1 and (len(machines) > 1 or None in machines):
             yield Finding(
@@ -271,9 +289,10 @@ def same_address(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def iface_names(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.nodes, lambda node: node.nic.name if node.nic else None)
-    if len(found) > 1 and not cluster.refusal:
-        usual, others, names = odd_ones(found)
+    """Say that the common network's interface has different names on the hosts."""
+    by_name = groups(cluster.nodes, lambda node: node.nic.name if node.nic else None)
+    if len(by_name) > 1 and not cluster.refusal:
+        usual, others, names = odd_ones(by_name)
         yield Finding(
             "cluster.iface_names_differ",
             "info",
@@ -285,9 +304,10 @@ def iface_names(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def mtu(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
-    if len(found) > 1 and not cluster.refusal:
-        usual, others, names = odd_ones(found)
+    """Warn of different MTUs, with which large messages may be lost."""
+    by_mtu = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
+    if len(by_mtu) > 1 and not cluster.refusal:
+        usual, others, names = odd_ones(by_mtu)
         yield Finding(
             "cluster.mixed_mtu",
             "warn",
@@ -307,10 +327,12 @@ def _common_nic(cluster: ClusterContext, names: Collection[str]) -> str:
 
 
 def speed(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.nodes, lambda node: node.nic.speed if node.nic else None)
-    if len(found) > 1 and not cluster.refusal:
-        fastest, slowest = max(found), min(found)
-        slow = tuple(m.name for m in cluster.nodes for rate in found if rate < fastest and m.name in found[rate])
+    """Warn of hosts with slower links than the fastest, for which every all-reduce waits."""
+    by_speed = groups(cluster.nodes, lambda node: node.nic.speed if node.nic else None)
+    if len(by_speed) > 1 and not cluster.refusal:
+        fastest, slowest = max(by_speed), min(by_speed)
+        speeds = {name: rate for rate, names in by_speed.items() for name in names}
+        slow = tuple(node.name for node in cluster.nodes if speeds.get(node.name, fastest) < fastest)
         yield Finding(
             "cluster.mixed_speed",
             "warn",
@@ -323,6 +345,7 @@ def speed(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def some_have_rdma(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say which hosts have no RDMA if others do, so that all use TCP."""
     without = tuple(node.name for node in cluster.runnable if not node.facts.network.has_rdma)
     if without and len(without) < len(cluster.runnable):
         yield Finding(
@@ -336,6 +359,8 @@ def some_have_rdma(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def names(cluster: ClusterContext) -> Iterator[Finding]:
+    """Warn if a host's name resolves to different addresses on different hosts, or to a wrong machine; say if it does
+    not resolve."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes:
@@ -354,20 +379,22 @@ def names(cluster: ClusterContext) -> Iterator[Finding]:
         for address in joining_addresses(nic)
     }
     machines = {node.name: node.facts.machine or node.name for node in cluster.nodes}
-    for name, found in answers.items():
-        yield from _two_addresses(name, found)
-        yield from _wrong(name, found, owners, machines)
+    for name, of_name in answers.items():
+        yield from _two_addresses(name, of_name)
+        yield from _wrong(name, of_name, owners, machines)
     yield from _unresolved(lost)
 
 
 def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> Iterator[Finding]:
-    found = [set(addresses) for addresses in answers]
-    if len(found) > 1 and not set.intersection(*found):
+    """Warn if hosts have no address in common for a name. `answers`: addresses → hosts that resolve the name to
+    them."""
+    address_sets = [set(addresses) for addresses in answers]
+    if len(address_sets) > 1 and not set.intersection(*address_sets):
         yield Finding(
             "cluster.name_two_addresses",
             "warn",
             f"{name[:40]} resolves to different addresses on different hosts "
-            f"({few(sorted({min(addresses) for addresses in found}), 3)}): ranks connect to different "
+            f"({few(sorted({min(addresses) for addresses in address_sets}), 3)}): ranks connect to different "
             "machines and hang",
             _NAMES,
             tuple(host for hosts in answers.values() for host in hosts),
@@ -377,6 +404,8 @@ def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> I
 def _wrong(
     name: str, answers: Mapping[tuple[str, ...], list[str]], owners: Mapping[str, str], machines: Mapping[str, str]
 ) -> Iterator[Finding]:
+    """Warn if a name leads to another host, or to the host that asks. `owners`: address → the host that has it.
+    `machines`: host → its machine."""
     for addresses, hosts in answers.items():
         address = next((address for address in addresses if _is_wrong(address, name, owners, machines)), None)
         if address is not None:
@@ -398,6 +427,7 @@ def _is_wrong(address: str, name: str, owners: Mapping[str, str], machines: Mapp
 
 
 def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """Say which names can't be resolved. `lost`: host → names that it can't resolve."""
     if lost:
         missing = list(dict.fromkeys(name for names in lost.values() for name in names))
         yield Finding(
@@ -411,7 +441,8 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
 
 
 def clocks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Clocks are compared with their median, so the control machine's clock doesn't matter."""
+    """Warn of clocks that differ by more than a second. They are compared with their median, so the control machine's
+    clock doesn't matter."""
     known = [(node.name, node.skew, node.uncertainty or 0.0) for node in cluster.nodes if node.skew is not None]
     if len(known) < 2:
         return

@@ -1,4 +1,4 @@
-"""Chooses the pairs of hosts whose ports are tried, and diagnoses the results. Pure."""
+"""Choose the pairs of hosts whose ports are tried, read what the hosts report, and diagnose the results. Pure."""
 
 from __future__ import annotations
 
@@ -24,24 +24,34 @@ ALL_PAIRS_UP_TO: Final = 16
 
 
 class ConnectionResult(NamedTuple):
+    """What came of one connection from a host to another."""
+
     kind: ConnectionKind
     text: str = ""
 
     @property
     def is_conclusive(self) -> bool:
+        """True if the result tells whether the hosts can connect. It tells nothing if the probe failed, or if the other
+        host accepted and then stayed silent."""
         return self.kind not in ("mute", "error")
 
     @property
     def is_blocked(self) -> bool:
+        """True if no connection came about."""
         return self.kind in _BLOCKED
 
 
 class PortListener(NamedTuple):
+    """A host's report on its listener."""
+
     port: int | None
+    """None if the host could not listen."""
     reason: str = ""
+    """Why it could not; empty otherwise."""
 
 
 def parse_listener(event: Reply) -> PortListener | None:
+    """Read a host's report on its listener; None for another event. The port is None if the host could not listen."""
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
@@ -52,6 +62,8 @@ def parse_listener(event: Reply) -> PortListener | None:
 
 
 def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
+    """Read a host's report on a connection: the number of its target in the order, and the result; None for another
+    event."""
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
@@ -59,7 +71,8 @@ def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
 
 
 def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
-    """All pairs of up to sixteen hosts; of more, a ring and the first host with all others, as mpirun connects."""
+    """Return all pairs of up to sixteen hosts. Of more, return a ring and the first host with all others, as mpirun
+    connects."""
     if len(names) <= ALL_PAIRS_UP_TO:
         return tuple((a, b) for a in names for b in names if a != b)
     ring = list(zip(names, [*names[1:], names[0]], strict=True))
@@ -68,6 +81,8 @@ def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
 
 
 def listen_order(address: str, token: str, life: int) -> bytes:
+    """Return the line that tells a host to listen on this address. `life`: seconds after which its program ends by
+    itself."""
     return f"{address} {token} {life}\n".encode()
 
 
@@ -75,6 +90,7 @@ Target = tuple[str, str, PortListener]
 
 
 def connect_order(targets: Sequence[Target], seconds: float) -> bytes:
+    """Return the line that tells a host to connect to these listeners, all within these seconds."""
     wanted = [f"{address} {listener.port} {token}" for address, token, listener in targets]
     return " ".join([f"{seconds:.3f}", *wanted]).encode() + b"\n"
 
@@ -88,12 +104,14 @@ class PortDiagnosis(NamedTuple):
 
 
 def diagnose(results: Mapping[Pair, ConnectionResult]) -> PortDiagnosis:
-    """Blame hosts before pairs, and incoming firewalls before outgoing ones."""
+    """Return the smallest explanation of the blocked connections. It blames hosts before pairs, and incoming firewalls
+    before outgoing ones."""
     candidates = [_explain(results, inward_first=inward_first) for inward_first in (True, False)]
     return min(candidates, key=lambda found: len(found.closed_in) + len(found.closed_out) + len(found.pairs))
 
 
 def _explain(results: Mapping[Pair, ConnectionResult], *, inward_first: bool) -> PortDiagnosis:
+    """Return the closed hosts, by incoming connections first or by outgoing ones, and the blocked pairs that remain."""
     blocked = {pair: result.is_blocked for pair, result in results.items() if result.is_conclusive}
     closed: dict[bool, tuple[str, ...]] = {}
     names = tuple(dict.fromkeys(name for pair in results for name in pair))
@@ -112,7 +130,7 @@ def port_findings(
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
 ) -> tuple[Finding, ...]:
-    """`untested`: host that didn't listen → reason."""
+    """Return the findings about connections between the hosts. `untested`: host that didn't listen → reason."""
     diagnosis = diagnose(results)
     away = tuple(name for name in diagnosis.closed_in if name in diagnosis.closed_out)
     closed_in, closed_out = (
@@ -142,7 +160,8 @@ def port_findings(
 
 
 def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
-    """True if the control machine's address `source` is on a host, or in the network where a host has `address`."""
+    """True if the control machine's address `source` is on a host, or in the network where a host has `address`. True
+    also if that network is unknown."""
     nics = [nic for there in facts for nic in there.network.nics]
     networks = [f"{its.address}/{its.prefix}" for nic in nics for its in nic.addresses if its.address == address]
     own = ipaddress.ip_address(source)
@@ -153,7 +172,11 @@ def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
 def overflow_findings(
     facts: Mapping[str, Facts], internal: Mapping[str, str], open_outside: Collection[str]
 ) -> tuple[Finding, ...]:
-    """For hosts that train together: a single host trains over its loopback interface."""
+    """Return findings for environments whose gloo lets others write into ranks. There are none for a single host, which
+    trains over its loopback interface.
+
+    `open_outside`: hosts whose ports other networks reach, for which the finding is a warning.
+    """
     if len(facts) < 2:
         return ()
     return merge_findings(
@@ -167,6 +190,8 @@ def overflow_findings(
 def _overflow(
     name: str, env: Env, internal: Mapping[str, str], facts: Mapping[str, Facts], *, is_open: bool
 ) -> Finding:
+    """Return the finding about one environment whose gloo lets others write into ranks. `is_open`: True if other
+    networks reach the host's ports."""
     newer = "{}.{}".format(*GLOO_MENDED)
     message = f"gloo of torch {env.torch} ({env.name[:30]}) lets anyone who reaches a rank's port write into the rank"
     message += ", and other networks reach these ports" if is_open else ": keep these ports closed to other networks"
@@ -182,6 +207,7 @@ def _overflow(
 
 
 def _not_reachable(hosts: tuple[str, ...], internal: Mapping[str, str]) -> Finding:
+    """Return the finding about hosts with no connection in either direction."""
     address = f" ({internal[hosts[0]]})" if len(hosts) == 1 else ""
     message = (
         f"It and the other hosts can't connect to each other over its internal address{address}. The control machine"
@@ -197,6 +223,7 @@ def _closed_in(
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
 ) -> Finding:
+    """Return the finding about hosts whose ports nobody reaches."""
     kinds = {result.kind for (_, to), result in results.items() if to in closed and result.is_blocked}
     how = {"timeout": "get no answer", "refused": "are refused"}.get(next(iter(kinds)) if len(kinds) == 1 else "")
     message = (
@@ -208,6 +235,7 @@ def _closed_in(
 
 
 def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
+    """Return the finding about pairs of hosts that can't connect, while others can."""
     targets: dict[str, list[str]] = defaultdict(list)
     for source, target in pairs:
         targets[source].append(target)
@@ -226,6 +254,7 @@ def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
 
 
 def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str, str]) -> list[Finding]:
+    """Return the finding about addresses at which another machine answers."""
     hosts = tuple(dict.fromkeys(to for (_, to), result in results.items() if result.kind == "wrong"))
     if not hosts:
         return []
@@ -241,6 +270,7 @@ def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str
 def _lost_packets(
     results: Mapping[Pair, ConnectionResult], internal: Mapping[str, str], facts: Mapping[str, Facts]
 ) -> list[Finding]:
+    """Return the finding about connections on which only small packets arrive."""
     pairs = [(to, source) for (source, to), result in results.items() if result.kind == "large-lost"]
     if not pairs:
         return []
@@ -265,6 +295,7 @@ def _lost_packets(
 def _untested(
     results: Mapping[Pair, ConnectionResult], untested: Mapping[str, str], facts: Mapping[str, Facts]
 ) -> tuple[Finding, ...]:
+    """Return the findings about hosts whose ports could not be tested, and why."""
     reasons = dict(untested)
     for (source, target), result in results.items():
         if result.kind == "mute":

@@ -1,5 +1,6 @@
-"""A file with the speed of fp32 matrix products on each machine in its last `doctor --smoke`
-without other load, also with bf16 inputs.
+"""Keep a file with the speed of fp32 matrix products on each machine, also with bf16 inputs, as its last `doctor
+--smoke` without other load measured it.
+
 It is keyed by `Facts.hardware`, because hosts of two clusters may share a name.
 """
 
@@ -29,15 +30,17 @@ def _path() -> Path:
 
 
 def remember(speeds: Mapping[str, ProductSpeeds]) -> None:
-    """`speeds`: by hardware. Failures to write are ignored, because only a later sentence then lacks the figures."""
+    """Add these speeds, by hardware, to the file. Failures to write are ignored, because only a later sentence then
+    lacks the numbers."""
     if speeds:
-        path, found = _path(), {hardware: each._asdict() for hardware, each in speeds.items() if hardware}
+        path, documents = _path(), {hardware: speed._asdict() for hardware, speed in speeds.items() if hardware}
         with contextlib.suppress(OSError, AgentError):
             make_private_directory(path.parent)
-            write_json_atomically(path, read_json(path) | found)
+            write_json_atomically(path, read_json(path) | documents)
 
 
 def product_speeds() -> dict[str, ProductSpeeds]:
+    """Return hardware → speeds, as remembered; empty if nothing was. Damaged entries are left out."""
     known = {}
     for hardware, entry in read_json(_path()).items():
         fp32, rounded = (as_number(as_dict(entry).get(field)) for field in ProductSpeeds._fields)

@@ -1,6 +1,8 @@
-"""`doctor --smoke`: measures memory, matrix products and the network for seconds, to find slow hosts. Hosts measure at
-once; then the links from node0 one after another, because they share its interface. A host is slow below 80 % of the
-others' median, a link below half, and only if there are at least four hosts.
+"""Measure memory, matrix products and the network for seconds, to find slow hosts: `doctor --smoke`.
+
+All hosts measure at the same time; then the links from node0 are measured one after another, because they share its
+interface. A host is slow below 80 % of the others' median, a link below half, and only if at least four hosts, or four
+links, can be compared.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ SLOW_LINK: Final = 0.5
 
 
 class Figure(NamedTuple):
+    """One measurement of a host."""
+
     value: float
+    """Bytes or operations per second."""
     method: str
     """Only figures of the same method are compared."""
     is_busy: bool = False
@@ -57,12 +62,17 @@ class Figure(NamedTuple):
 
 
 class HostSmoke(NamedTuple):
+    """What was measured on one host."""
+
     name: str
     figures: Mapping[Measurement, Figure] = {}
     missing: tuple[str, ...] = ()
+    """Why measurements are missing; empty if none is."""
 
     @property
     def speeds(self) -> ProductSpeeds | None:
+        """Return the speeds of matrix products to remember; None if they were not measured, or if other programs used
+        the host meanwhile."""
         fp32, rounded = self.figures.get("fp32"), self.figures.get("rounded")
         if fp32 is None or rounded is None or fp32.is_busy or rounded.is_busy:
             return None
@@ -70,13 +80,20 @@ class HostSmoke(NamedTuple):
 
 
 class LinkSmoke(NamedTuple):
+    """What was measured of the link from node0 to one host."""
+
     name: str
     round_trip: float | None = None
+    """Seconds; None if not measured."""
     bits: float | None = None
+    """Bits per second; None if not measured."""
     reason: str = ""
+    """Why it was not measured; empty if it was."""
 
 
 class SmokeReport(NamedTuple):
+    """What `doctor --smoke` measured, and the findings about it."""
+
     findings: tuple[Finding, ...] = ()
     hosts: tuple[HostSmoke, ...] = ()
     links: tuple[LinkSmoke, ...] = ()
@@ -90,6 +107,8 @@ def measure(
     *,
     budget: float = 5.0,
 ) -> SmokeReport:
+    """Measure all hosts and links, and return the findings with the measurements. Hosts that still import torch get 20
+    s more than `budget`."""
     started = time.monotonic()
     cancel = Cancel()
     try:
@@ -110,6 +129,7 @@ def measure(
 
 
 def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
+    """Read a host's report on a measurement; None for another event, and for a value that is not positive."""
     kind = next((kind for kind in _MEASUREMENTS if kind == event.get("kind")), None)
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
@@ -118,6 +138,8 @@ def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
 
 
 def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
+    """Read node0's report on a link; None for another event. Without a positive result it says the reason. `names`:
+    hosts in the order in which node0 was told to connect."""
     number = event.get("number")
     if event.get("event") != "result" or type(number) is not int or not 0 <= number < len(names):
         return None
@@ -130,6 +152,7 @@ def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
 def smoke_findings(
     hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke], facts: Mapping[str, Facts]
 ) -> tuple[Finding, ...]:
+    """Return the findings: slow hosts and links, a summary of what was measured, and what was not measured."""
     findings = [*_slow_hosts(hosts, facts), *_slow_links(links)]
     if summary := _summary(hosts, links):
         names = tuple(host.name for host in hosts if host.figures)
@@ -138,7 +161,8 @@ def smoke_findings(
 
 
 def behind(values: Mapping[str, float], minimum: float) -> dict[str, float]:
-    """Hosts below that share of the others' median, with their share; empty if there are too few others."""
+    """Return host → its share of the others' median, for hosts below the `minimum` share; empty if there are too few
+    others."""
     shares = {}
     if len(values) > PEERS:
         for name, usual in medians_of_others(values).items():
@@ -148,6 +172,7 @@ def behind(values: Mapping[str, float], minimum: float) -> dict[str, float]:
 
 
 def _slow_hosts(hosts: Sequence[HostSmoke], facts: Mapping[str, Facts]) -> list[Finding]:
+    """Return the finding about hosts that are slower than others with the same CPU, by figures of the same method."""
     comparable: dict[tuple[Measurement, str, str | None, int | None], dict[str, float]] = defaultdict(dict)
     for host in hosts:
         cpu = facts[host.name].cpu if host.name in facts else None
@@ -173,6 +198,7 @@ def _slow_hosts(hosts: Sequence[HostSmoke], facts: Mapping[str, Facts]) -> list[
 
 
 def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
+    """Return the finding about links from node0 that are slower than the others."""
     bits = {link.name: link.bits for link in links if link.bits is not None}
     slow = behind(bits, SLOW_LINK)
     if not slow:
@@ -187,6 +213,7 @@ def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
 
 
 def _summary(hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke]) -> str:
+    """Return a sentence with all that was measured; empty if nothing was."""
     parts = []
     for kind in _MEASUREMENTS:
         by_method: dict[str, list[float]] = defaultdict(list)
@@ -218,6 +245,7 @@ def _shown(kind: str, value: float) -> str:
 
 
 def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> tuple[Finding, ...]:
+    """Return the findings about what was not measured, and why."""
     reasons = [(host.name, f"Not measured: {reason}.") for host in hosts for reason in host.missing]
     reasons += [
         (link.name, f"The link from node0 to it was not measured: {link.reason}.") for link in links if link.reason
@@ -240,6 +268,7 @@ class _Smoke:
         self._tokens = {name: secrets.token_hex(8) for name in sessions}
 
     def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, request: SmokeRequest) -> None:
+        """Start a measurement on a host, with a Python that has torch if there is one."""
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
         pythons += software.agent_pythons
@@ -248,6 +277,7 @@ class _Smoke:
         dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 
     def measure_hosts(self, dialog: ScriptDialog, until: float, lost: Mapping[str, HostError]) -> tuple[HostSmoke, ...]:
+        """Let all hosts measure at the same time; return what they report in time."""
         figures: dict[str, dict[Measurement, Figure]] = {name: {} for name in self._names}
         missing = {name: [lost[name].reason] if name in lost else [] for name in self._names}
         left = max(0.2, until - time.monotonic())
@@ -274,6 +304,7 @@ class _Smoke:
         return tuple(HostSmoke(name, figures[name], tuple(missing[name])) for name in self._names)
 
     def serve(self, dialog: ScriptDialog, budget: float) -> None:
+        """Start the programs that measure links: servers on the hosts, and the client on node0."""
         for name in self._names:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"
@@ -283,9 +314,11 @@ class _Smoke:
                 self._start(dialog, name, action, seconds, request)
 
     def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:
+        """Measure the links from node0, and slow ones a second time, because other traffic may have slowed a short
+        stream."""
         node0, *others = self._names
         no_address, unknown = "it has no address for training", "it could not be measured"
-        found = {name: LinkSmoke(name, reason=unknown if name in self._internal else no_address) for name in others}
+        by_host = {name: LinkSmoke(name, reason=unknown if name in self._internal else no_address) for name in others}
         targets: dict[str, Target] = {}
         answered: set[str] = set()
         while dialog.running - {node0} - answered:
@@ -294,37 +327,39 @@ class _Smoke:
                 break
             name, event = received
             if isinstance(event, HostError):
-                found[name] = LinkSmoke(name, reason=event.reason)
+                by_host[name] = LinkSmoke(name, reason=event.reason)
             elif event is not None and (listener := parse_listener(event)):
                 answered.add(name)
-                found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
+                by_host[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
                 if listener.port:
                     targets[name] = (self._internal[name], self._tokens[name], listener)
         targets = {name: targets[name] for name in others if name in dialog.running and name in targets}
-        found |= measure_links(dialog, node0, targets, until)
+        by_host |= measure_links(dialog, node0, targets, until)
         # Other traffic may have slowed a short stream: measure slow links again.
-        bits = {name: link.bits for name, link in found.items() if link.bits is not None}
+        bits = {name: link.bits for name, link in by_host.items() if link.bits is not None}
         slow = {name: targets[name] for name in behind(bits, SLOW_LINK)}
-        remeasured = found | measure_links(dialog, node0, slow, until)
-        return tuple(max(found[name], remeasured[name], key=lambda link: link.bits or 0.0) for name in others)
+        remeasured = by_host | measure_links(dialog, node0, slow, until)
+        return tuple(max(by_host[name], remeasured[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
 def measure_links(
     dialog: ScriptDialog, node0: str, targets: Mapping[str, Target], until: float
 ) -> dict[str, LinkSmoke]:
-    found: dict[str, LinkSmoke] = {}
+    """Let node0 measure its links to these targets one after another; return host → result, for those that arrived in
+    time."""
+    by_host: dict[str, LinkSmoke] = {}
     names = list(targets)
     # The last link may take a moment longer to time out.
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
-        return found
+        return by_host
     dialog.send(node0, connect_order(list(targets.values()), seconds))
-    while len(found) < len(names) and (received := dialog.receive(until)) is not None:
+    while len(by_host) < len(names) and (received := dialog.receive(until)) is not None:
         name, event = received
         if name != node0:
             continue
         if event is None or isinstance(event, HostError):
             break
         if link := parse_link(event, names):
-            found[link.name] = link
-    return found
+            by_host[link.name] = link
+    return by_host

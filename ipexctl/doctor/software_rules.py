@@ -1,4 +1,5 @@
-"""Rules over libc, interpreters, environments, MPIs, libraries and homes, of one host and of several. Pure.
+"""Judge libc, interpreters, environments, MPIs, libraries and homes, of one host and of several. Pure.
+
 The limits of Python and glibc are the newest IPEX's. All hosts need the same path of the home, because MPI starts ranks
 by one path. Other differences (distribution, libc, Pythons) usually don't matter for the stack.
 """
@@ -42,6 +43,8 @@ OLDEST_GLIBC: Final = (2, 17)
 
 
 def libc(host: HostContext) -> Iterator[Finding]:
+    """Report a failure with musl, or with a glibc for which there are no wheels; warn of a glibc that is too old for
+    newer stacks."""
     system = host.facts.system
     version = minor_of(system.libc_version)
     if system.libc == "musl":
@@ -70,10 +73,13 @@ def libc(host: HostContext) -> Iterator[Finding]:
 
 
 def supported_pythons(facts: Facts) -> tuple[Python, ...]:
+    """Return the Pythons of the host for which the newest IPEX has wheels."""
     return tuple(python for python in facts.software.running_pythons if python.minor and FIRST <= python.minor <= LAST)
 
 
 def pythons(host: HostContext) -> Iterator[Finding]:
+    """Report a failure without a working Python 3, or with one that is too old for any stack; warn of an older one, and
+    say if all are too new for IPEX."""
     if host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
         return
     running = host.facts.software.running_pythons
@@ -108,10 +114,11 @@ def pythons(host: HostContext) -> Iterator[Finding]:
 
 
 def venv(host: HostContext) -> Iterator[Finding]:
-    found = supported_pythons(host.facts)
-    if not found or any(python.venv is not False for python in found):
+    """Warn if none of the supported Pythons can create environments."""
+    supported = supported_pythons(host.facts)
+    if not supported or any(python.venv is not False for python in supported):
         return
-    first = found[0]
+    first = supported[0]
     minor = ".".join(str(part) for part in first.minor or FIRST)
     yield Finding(
         "python.no_venv",
@@ -122,6 +129,7 @@ def venv(host: HostContext) -> Iterator[Finding]:
 
 
 def broken_programs(host: HostContext) -> Iterator[Finding]:
+    """Say which Pythons are installed but do not run."""
     if dead := [python.path[:50] for python in host.facts.software.pythons if python.version is None]:
         yield Finding(
             "python.broken",
@@ -133,7 +141,9 @@ def broken_programs(host: HostContext) -> Iterator[Finding]:
 
 
 def changed_packages(host: HostContext) -> Iterator[Finding]:
-    """Versions that pip does not check, because IPEX and the bindings don't declare torch as a dependency."""
+    """Report a failure if an environment's IPEX or bindings are for another torch; warn if its oneCCL needs another
+    Intel MPI, or if packages have changed since its install. pip does not check these, because IPEX and the bindings
+    don't declare torch as a dependency."""
     for env in host.facts.software.envs:
         torch = minor_of(env.torch)
         others = [("IPEX", env.ipex), ("oneCCL bindings", env.oneccl_bindings)]
@@ -153,6 +163,7 @@ def changed_packages(host: HostContext) -> Iterator[Finding]:
 
 
 def _replaced(env: Env) -> Finding | None:
+    """Warn if packages of an environment have other versions than its record; return None if they have the same."""
     record = read_record(env.record)
     if record is None:
         return None
@@ -172,7 +183,8 @@ def _replaced(env: Env) -> Finding | None:
 
 
 def _mpi_mismatch(env: Env) -> Finding | None:
-    """Only oneCCL 2021.15 is known to need the Intel MPI of its own version."""
+    """Warn of oneCCL 2021.15 with another Intel MPI; return None for other versions, because only this one is known to
+    need its own."""
     if minor_of(env.oneccl) != (2021, 15) or minor_of(env.mpi) in (None, (2021, 15)):
         return None
     return Finding(
@@ -185,6 +197,7 @@ def _mpi_mismatch(env: Env) -> Finding | None:
 
 
 def dead_envs(host: HostContext) -> Iterator[Finding]:
+    """Warn of environments whose Python is gone, or which have lost files of packages."""
     if not host.facts.has_finished("home"):
         return
     for env in host.facts.software.envs:
@@ -200,11 +213,12 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
 
 
 def mpis(host: HostContext) -> Iterator[Finding]:
+    """Say that there is no MPI, neither on the host nor in an environment, or that there are several kinds."""
     if not host.facts.has_finished("programs"):
         return
-    found = host.facts.software.mpis
+    on_host = host.facts.software.mpis
     records = (read_record(env.record) for env in host.facts.software.envs if not env.mpi)
-    if not found and not any(env.mpi for env in host.facts.software.envs) and not any(r and r.mpi for r in records):
+    if not on_host and not any(env.mpi for env in host.facts.software.envs) and not any(r and r.mpi for r in records):
         yield Finding(
             "mpi.missing",
             "info",
@@ -212,7 +226,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
             Fix("nothing to do: install puts Intel MPI into the environment, without root"),
         )
     kinds: dict[str, str] = {"mvapich": "MVAPICH", **{mpi.flavor: mpi.title for mpi in MPIS}}
-    flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in found if mpi.flavor in kinds))
+    flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in on_host if mpi.flavor in kinds))
     if len(flavors) > 1:
         yield Finding(
             "mpi.mixed",
@@ -223,6 +237,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
 
 
 def libraries(host: HostContext) -> Iterator[Finding]:
+    """Say that Intel's OpenMP library is missing beside IPEX, or that there is neither tcmalloc nor jemalloc."""
     if not host.facts.has_finished("programs"):
         return
     have = host.facts.software.libraries
@@ -246,6 +261,7 @@ def libraries(host: HostContext) -> Iterator[Finding]:
 
 
 def compiler(host: HostContext) -> Iterator[Finding]:
+    """Say that Python's headers or g++ are missing, which torch.compile needs."""
     if not host.facts.has_finished("programs") or not host.facts.environment.tools:
         return
     software = host.facts.software
@@ -273,6 +289,7 @@ def compiler(host: HostContext) -> Iterator[Finding]:
 
 
 def tools(host: HostContext) -> Iterator[Finding]:
+    """Warn if tar or sha256sum is missing; report a failure if node0 has no ssh to start the ranks of the others."""
     have = host.facts.environment.tools
     if not host.facts.has_finished("programs") or not have:
         return
@@ -300,9 +317,10 @@ HOST_RULES: Final[tuple[HostRule, ...]] = (
 
 
 def homes(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    """Report a failure if ipexctl's home has different paths on the hosts."""
+    by_path = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
+    if len(by_path) > 1:
+        usual, others, names = odd_ones(by_path)
         yield Finding(
             "cluster.homes_differ",
             "fail",
@@ -314,8 +332,9 @@ def homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
-    for names in found.values():
+    """Say which hosts share one home."""
+    by_store = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
+    for names in by_store.values():
         if len(names) > 1:
             yield Finding(
                 "cluster.homes_shared",
@@ -328,11 +347,13 @@ def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say which Python all hosts have if their Pythons differ; warn of the hosts that lack the usual one if there is
+    none for all."""
     minors = {
         node.name: frozenset(python.minor for python in supported_pythons(node.facts) if python.minor)
         for node in cluster.runnable
     }
-    minors = {name: found for name, found in minors.items() if found}
+    minors = {name: of_host for name, of_host in minors.items() if of_host}
     if len(set(minors.values())) < 2:
         return
     every = frozenset.union(*minors.values())
@@ -347,8 +368,8 @@ def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
             tuple(minors),
         )
         return
-    usual = max(every, key=lambda minor: (sum(minor in found for found in minors.values()), minor))
-    without = tuple(name for name, found in minors.items() if usual not in found)
+    usual = max(every, key=lambda minor: (sum(minor in of_host for of_host in minors.values()), minor))
+    without = tuple(name for name, of_host in minors.items() if usual not in of_host)
     yield Finding(
         "cluster.mixed_python",
         "warn",
@@ -368,17 +389,17 @@ def _dotted(minor: tuple[int, int]) -> str:
 
 
 def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(
+    """Warn of hosts whose older glibc limits all hosts to older stacks; otherwise only say that the versions differ."""
+    by_version = groups(
         cluster.runnable,
         lambda node: minor_of(node.facts.system.libc_version) if node.facts.system.libc == "glibc" else None,
     )
-    if len(found) < 2:
+    if len(by_version) < 2:
         return
-    oldest, newest = min(found), max(found)
+    oldest, newest = min(by_version), max(by_version)
     if oldest < NEWER_GLIBC <= newest:
-        old = tuple(
-            m.name for m in cluster.runnable for version in found if version < NEWER_GLIBC and m.name in found[version]
-        )
+        versions = {name: version for version, names in by_version.items() for name in names}
+        old = tuple(node.name for node in cluster.runnable if versions.get(node.name, NEWER_GLIBC) < NEWER_GLIBC)
         yield Finding(
             "cluster.mixed_libc",
             "warn",
@@ -394,14 +415,15 @@ def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
             f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: the same stacks run on all; build "
             "your own extensions on the hosts with the older glibc",
             "nothing to do",
-            tuple(found[oldest]),
+            tuple(by_version[oldest]),
         )
 
 
 def distros(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: node.facts.system.distro)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    """Say that the hosts have different distributions."""
+    by_distro = groups(cluster.runnable, lambda node: node.facts.system.distro)
+    if len(by_distro) > 1:
+        usual, others, names = odd_ones(by_distro)
         yield Finding(
             "cluster.mixed_distro",
             "info",
@@ -423,23 +445,25 @@ _NAMES: Final = {
 
 
 def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
-    found: dict[str, dict[str, Env]] = {}
+    """Return name of an environment → host → the environment there."""
+    by_name: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
         for env in node.facts.software.envs:
-            found.setdefault(env.name, {})[node.name] = env
-    return found
+            by_name.setdefault(env.name, {})[node.name] = env
+    return by_name
 
 
 def stacks(cluster: ClusterContext) -> Iterator[Finding]:
+    """Report a failure if an environment has other versions on some hosts than on most."""
     envs = _envs(cluster)
     for name, by_host in envs.items():
         having = tuple(node for node in cluster.runnable if node.name in by_host)
         versions = {host: tuple(getattr(env, part) for part in _PARTS) for host, env in by_host.items()}
-        found = groups(having, lambda node, of=versions: of[node.name])  # type: ignore[misc]
-        if len(found) < 2:
+        by_versions = groups(having, lambda node, of=versions: of[node.name])  # type: ignore[misc]
+        if len(by_versions) < 2:
             continue
-        usual, others, names = odd_ones(found)
-        at = next(place for place, value in enumerate(usual) if value != others[0][place])
+        usual, others, names = odd_ones(by_versions)
+        at = next(position for position, value in enumerate(usual) if value != others[0][position])
         part = _NAMES.get(_PARTS[at], _PARTS[at])
         torch, ipex = minor_of(usual[0]), minor_of(usual[1])
         version = ("--ipex", _dotted(ipex)) if ipex else ("--torch", _dotted(torch)) if torch else ()
@@ -456,6 +480,7 @@ def stacks(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
+    """Say which hosts lack an environment that others have."""
     known = tuple(node for node in cluster.runnable if node.facts.has_finished("home"))
     for name, by_host in _envs(cluster).items():
         without = tuple(node.name for node in known if node.name not in by_host)
@@ -471,14 +496,16 @@ def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _first_mpi(node: HostContext) -> tuple[str, str] | None:
+    """Return kind and version of the first mpirun on PATH; None if there is none that is known."""
     first = next((mpi for mpi in node.facts.software.mpis if mpi.on_path and mpi.flavor != "unknown"), None)
     return (first.flavor, first.version or "") if first else None
 
 
 def different_mpis(cluster: ClusterContext) -> Iterator[Finding]:
-    found = groups(cluster.runnable, _first_mpi)
-    if len(found) > 1:
-        usual, others, names = odd_ones(found)
+    """Say that the first mpirun on PATH is another kind or version on some hosts."""
+    by_mpi = groups(cluster.runnable, _first_mpi)
+    if len(by_mpi) > 1:
+        usual, others, names = odd_ones(by_mpi)
         yield Finding(
             "cluster.mixed_mpi",
             "info",

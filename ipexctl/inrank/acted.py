@@ -13,6 +13,7 @@ SHARED = "allreduce"
 
 
 def is_first() -> bool:
+    """True in rank 0, and in the first copy of --backend none."""
     return os.environ.get("RANK", os.environ.get(COPY)) == "0"
 
 
@@ -37,6 +38,7 @@ class ActingLever:
         acting_levers[name] = self
 
     def act(self) -> None:
+        """Note that the option acts in this step. The first time, say that it is on."""
         if not self.has_acted:
             self.has_acted = True
             self.tell(f"{self.option} is on{self.detail}")
@@ -45,20 +47,24 @@ class ActingLever:
         self.is_in_step = True
 
     def leave(self, reason: str) -> None:
-        """Note why it did not act."""
+        """Note why the option did not act; the first reason stays."""
         self._reason = self._reason or reason
 
     def tell(self, text: str) -> None:
+        """Print a text to stderr, once, and only in the process that speaks for the run."""
         if self._process in (0, os.getpid()) and text not in self._texts:
             self._process = os.getpid()
             self._texts.add(text)
             print(f"ipexctl: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
     def after_step(self) -> None:
+        """Count the step if the option has acted since the last one."""
         self.steps += self.is_in_step
         self.is_in_step = False
 
     def note(self, otherwise: str) -> dict[str, Any]:
+        """Return what the rank's document says of the option. `otherwise`: why it did not act, if no reason was
+        noted."""
         reason = self.failed if self.has_acted else self._reason or otherwise
         return {"name": self.name, "acted": self.has_acted, "steps": self.steps, "reason": reason[:200]}
 
@@ -69,7 +75,7 @@ acting_levers: dict[str, ActingLever] = {}
 
 @functools.lru_cache(maxsize=None)
 def adding_levers() -> tuple[ActingLever, ...]:
-    """The options about sums of ranks that were asked for."""
+    """Return the options about sums of ranks that were asked for; empty if none was."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
     is_asked = os.environ.get("IPEXCTL_ALLREDUCE") == "shared"
     shared = (ActingLever(SHARED, "--allreduce shared"),) if is_asked else ()

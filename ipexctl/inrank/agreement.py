@@ -21,12 +21,15 @@ YES, NO, SILENT = "+", "-", "?"
 
 
 class Round:
+    """One question to all ranks of a group: whether all take part."""
+
     def __init__(self, store: Any, rank: int, size: int, name: str, timeout: float = PATIENCE) -> None:
         self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
         self._timeout = timeout
 
     def decide(self, reason: str) -> str:
-        """Post whether this rank takes part, which it does without a reason. Return why not all ranks do."""
+        """Ask all ranks whether they take part. Return why not all do; empty if all do. `reason`: why this rank does
+        not; empty if it does."""
         until = time.monotonic() + self._timeout
         self._store.set(self._key(self._rank), NO if reason else YES)
         published = f"{self._name}/decision"
@@ -45,6 +48,8 @@ class Round:
         return self._explained(decision, reason)
 
     def _collect(self, until: float) -> str:
+        """Return the decision by what the ranks offer: the first that is silent, else the first that refuses, else
+        YES."""
         keys = [self._key(rank) for rank in range(self._size)]
         is_complete = self._wait(keys, until)
         for rank, key in enumerate(keys):
@@ -53,6 +58,8 @@ class Round:
         return next((f"{NO}{rank}" for rank, key in enumerate(keys) if self._read(key) != YES), YES)
 
     def _explained(self, decision: str, reason: str) -> str:
+        """Return a decision as this rank tells it. Anybody may have written the decision, so an unknown one becomes a
+        reason, too."""
         code, rank = decision[:1], decision[1:]
         if decision == YES:
             return reason

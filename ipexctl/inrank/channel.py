@@ -1,4 +1,4 @@
-"""Sums tensors over the ranks of one host in shared memory, and over hosts.
+"""Sum tensors over the ranks of one host in shared memory, and over hosts.
 
 A flat tensor is scaled by a factor and summed in place, in pieces. Each rank sums one part of a piece, its shard:
 
@@ -88,6 +88,8 @@ class _Pending:
 
 
 class Channel:
+    """Sums tensors over the ranks of a host in shared memory; see the beginning of this module."""
+
     def __init__(
         self,
         segments: Sequence[Segment],
@@ -122,7 +124,10 @@ class Channel:
         self, owner: Any, tensor: Any, factor: float | None, future: Any, lost: dict[int, Lost] | None = None
     ) -> None:
         """Start summing a flat, contiguous tensor. Nobody else may write to it until `finish` has set its future.
-        `lost`: rounding losses of each piece in the previous step."""
+
+        `owner`: who may `discard` it. `factor`: scales each rank's values first; None to leave them. `lost`: rounding
+        losses of each piece in the previous step, or None.
+        """
         with self._only_caller(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
             for number, piece in enumerate(plan):
@@ -137,6 +142,7 @@ class Channel:
             self._advance()
 
     def finish(self) -> None:
+        """Wait until all tensors that were started are summed, and their futures set."""
         if self._oldest():
             with self._only_caller(), torch.no_grad():
                 self._advance()
@@ -155,14 +161,14 @@ class Channel:
             self._is_interrupted = False
 
     def discard(self, owner: Any) -> bool:
-        """Forget the tensors of a model whose backward pass raised; returns whether there were any."""
-        found = False
+        """Forget the tensors of a model whose backward pass raised; return whether there were any."""
+        has_any = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
                 if pending.owner is owner:
                     pending.tensor = pending.future = None
-                    found = True
-        return found
+                    has_any = True
+        return has_any
 
     def _advance(self) -> None:
         """Take every step that needs no other rank. Oldest pieces go first, because the caches may still hold them."""
@@ -211,6 +217,7 @@ class Channel:
                 self.waiter.wait_for_all(COPIED, until)
 
     def _write(self, piece: _Piece, slot: int, pending: _Pending) -> _Pending:
+        """Take step 1 of a piece: write what the other ranks need into a free slot."""
         tensor, factor, dtype, number = pending.tensor, pending.factor, pending.tensor.dtype, pending.number
         self._number = pending.target
         self._used.append((slot, pending.target))
@@ -230,6 +237,8 @@ class Channel:
         return pending
 
     def _add(self, pending: _Pending) -> None:
+        """Take step 2 of a piece: sum this rank's shard, or all of a small piece. With several hosts, begin to sum it
+        between them."""
         slots = self._slots(pending.number)
         piece, tensor, place = pending.piece, pending.tensor, self.place
         start, end = piece.start, piece.end
@@ -277,6 +286,7 @@ class Channel:
             pending.tensor[low:high].copy_(pending.result)
 
     def _copy(self, pending: _Pending) -> None:
+        """Take step 3 of a piece: copy the other ranks' sums. The last piece of a tensor sets its future."""
         tensor, start = pending.tensor, pending.piece.start
         if tensor is not None:
             slots = self._slots(pending.number)
@@ -288,7 +298,8 @@ class Channel:
             pending.future.set_result(pending.tensor)
 
     def _slots(self, number: int) -> list[int]:
-        """Each rank's slot of a piece that all ranks have written. Raises a RuntimeError if their tensors differ."""
+        """Return each rank's slot of a piece that all ranks have written. Raises a RuntimeError if their tensors
+        differ."""
         words = [segment.pieces[number % MOST_PIECES] for segment in self._segments]
         own = words[self.place] >> 8
         for word in words:
@@ -297,6 +308,7 @@ class Channel:
         return [word & 0xFF for word in words]
 
     def _view(self, rank: int, slot: int, dtype: Any, low: int, high: int) -> Any:
+        """Return a part of a rank's slot as a tensor. Views are kept for later pieces."""
         key = rank, slot, dtype, low, high
         view = self._views.get(key)
         if view is None:
@@ -309,6 +321,7 @@ class Channel:
         return view
 
     def _plan(self, dtype: Any, elements: int) -> list[_Piece]:
+        """Return the pieces of tensors with this type and size. Plans are kept for later tensors."""
         plan = self._plans.get((dtype, elements))
         if plan is None:
             while len(self._plans) >= MAX_PLANS:
@@ -319,6 +332,7 @@ class Channel:
         return plan
 
     def _piece(self, start: int, end: int, size: int) -> _Piece:
+        """Return one piece, with its shards unless each rank sums all of it."""
         elements = end - start
         if self._between is None and (self.size == 2 or elements * size * self.size <= WHOLE):
             return _Piece(start, end, True, ())

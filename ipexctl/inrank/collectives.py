@@ -86,13 +86,14 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
     def _release(self, most: int = 0) -> None:
         """Keep results of more than so many bytes only as long as somebody else has them."""
         results = self._kept
-        if results is not None and sum(each.nbytes for each in results) > most:
-            self._kept, self._references = None, [weakref.ref(each) for each in results]
+        if results is not None and sum(tensor.nbytes for tensor in results) > most:
+            self._kept, self._references = None, [weakref.ref(tensor) for tensor in results]
 
     def _results(self) -> list[Any]:
         return [reference() for reference in self._references] if self._kept is None else self._kept
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the call is over. Raises the error of the call, or a RuntimeError after the timeout."""
         _unseen.pop(self, None)
         until = time.monotonic() + timeout.total_seconds() if timeout else 0.0
         while until and not self._call.future.done():
@@ -107,21 +108,26 @@ class SharedWork(c10d.Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
+        """True once the call is over, also if it failed."""
         return bool(self._call.future.done())
 
     def is_success(self) -> bool:
+        """True once the call is over without an error."""
         return self.is_completed() and self._call.error is None
 
     def result(self) -> list[Any]:
+        """Return the tensors with the result. Raises a RuntimeError before the call is over, or the error of the
+        call."""
         if not self.is_completed():
             raise RuntimeError("Work needs to be completed before calling result(), so call wait() before it")
         return self._value(self._results(), None)
 
     def get_future(self) -> Any:
+        """Return a future with the result, which raises the error of the call."""
         _unseen.pop(self, None)
-        found = self._call.future.then(partial(self._value, self._results()))
+        future = self._call.future.then(partial(self._value, self._results()))
         self._release(SMALL)
-        return found
+        return future
 
     def _value(self, results: list[Any], _: Any) -> list[Any]:
         self._shared = None
@@ -157,20 +163,23 @@ class Arguments:
         return self._values[name]
 
     def reduces(self, dtype: Any) -> bool:
+        """True if shared memory has the reduction of this call for tensors of this type."""
         return self.reduction in REDUCTIONS and (dtype.is_floating_point or self.reduction != AVG)
 
     def shared_for(self, *tensors: Any) -> SharedGroup | None:
-        """Shared memory of the group if it takes tensors like these, of which all ranks have the same."""
+        """Return the shared memory of the group if it takes tensors like these, of which all ranks have the same; else
+        None, and gloo takes them."""
         first = tensors[0]
         if self.shared is None or first.dtype not in DTYPES:
             return None
         least = LEAST_OF_AUTO.get(self.operator, LEAST_OF_PARTS / self.group.size())
         if first.nbytes < least and os.environ.get("IPEXCTL_ALLREDUCE") == "auto":
             return None
-        return self.shared if all(each.dtype == first.dtype for each in tensors) else None
+        return self.shared if all(tensor.dtype == first.dtype for tensor in tensors) else None
 
     def flat(self, tensor: Any, *, is_output: bool) -> Any:
-        """A view, or a copy of a tensor that is not contiguous, for which gloo takes the memory that begins there."""
+        """Return a flat view of a tensor, or a copy if it is not contiguous, for which gloo would take the memory that
+        begins there. The copy of an output is written back at the end of the call."""
         if tensor.is_contiguous():
             return tensor.data.view(-1)  # .data, because gloo does not count versions either
         copy = tensor.data.contiguous()
@@ -180,6 +189,8 @@ class Arguments:
         return copy.view(-1)
 
     def with_gloo(self, call: str, options: Any, *values: Any, **fields: Any) -> Any:
+        """Let gloo make the call, and return its work. `call`: method of the backend. `options`: its options, to which
+        `fields` and the reduction are added."""
         for name, value in fields.items():
             setattr(options, name, value)
         if self.reduction == PREMUL_SUM:
@@ -195,7 +206,8 @@ class Arguments:
     def with_shared(
         self, pieces: list[Piece], source: Any, results: list[Any], *, detail: int = 0, parts: int = 1
     ) -> Any:
-        """`parts`: number of tensors that gloo makes of the result."""
+        """Start the call in shared memory, and return its work. `detail`: reduction or root, which all ranks must have
+        alike. `parts`: number of tensors that gloo makes of the result."""
         shared: Any = self.shared
         taken[self.operator] = taken.get(self.operator, 0) + 1
         for lever in adding_levers():
@@ -213,16 +225,18 @@ class Arguments:
 
 @lru_cache(maxsize=None)
 def _names(operator: str) -> tuple[str, ...]:
-    return tuple(each.name for each in getattr(torch.ops.c10d, operator).default._schema.arguments)
+    return tuple(argument.name for argument in getattr(torch.ops.c10d, operator).default._schema.arguments)
 
 
 @lru_cache(maxsize=None)
 def _defaults(operator: str) -> dict[str, Any]:
-    found = getattr(torch.ops.c10d, operator).default._schema.arguments
-    return {"async_op": True, **{each.name: each.default_value for each in found if each.has_default_value()}}
+    arguments = getattr(torch.ops.c10d, operator).default._schema.arguments
+    return {"async_op": True, **{field.name: field.default_value for field in arguments if field.has_default_value()}}
 
 
 def allreduce_(*values: Any) -> Any:
+    """Reduce a tensor over all ranks of the group, for `c10d::allreduce_`. What shared memory does not take, such as
+    several tensors, goes to gloo."""
     arguments = Arguments("allreduce_", values)
     tensors = arguments["tensors"]
     shared = arguments.shared_for(*tensors)
@@ -234,6 +248,7 @@ def allreduce_(*values: Any) -> Any:
 
 
 def broadcast_(*values: Any) -> Any:
+    """Copy a tensor from one rank to all, for `c10d::broadcast_`."""
     arguments = Arguments("broadcast_", values)
     tensors, root = arguments["tensors"], arguments["root_rank"]
     shared = arguments.shared_for(*tensors)
@@ -245,6 +260,7 @@ def broadcast_(*values: Any) -> Any:
 
 
 def _allgather_base_(*values: Any) -> Any:
+    """Collect the tensors of all ranks in one, for `c10d::_allgather_base_`. An output of another size goes to gloo."""
     arguments = Arguments("_allgather_base_", values)
     output, source = arguments["output_tensor"], arguments["input_tensor"]
     shared = arguments.shared_for(source, output)
@@ -257,18 +273,20 @@ def _allgather_base_(*values: Any) -> Any:
 
 
 def allgather_(*values: Any) -> Any:
+    """Collect the tensors of all ranks in a list, for `c10d::allgather_`. Tensors of different sizes go to gloo."""
     arguments = Arguments("allgather_", values)
     outputs, sources = arguments["output_tensors"], arguments["input_tensors"]
-    shared = arguments.shared_for(*sources, *(each for part in outputs for each in part))
-    sizes = {each.numel() for part in (*outputs, sources) for each in part}
+    shared = arguments.shared_for(*sources, *(tensor for part in outputs for tensor in part))
+    sizes = {tensor.numel() for part in (*outputs, sources) for tensor in part}
     if shared is None or len(sources) > 1 or len(sizes) > 1 or len(outputs[0]) != shared.size:
         return outputs, arguments.with_gloo("allgather", c10d.AllgatherOptions(), outputs, sources)
-    targets = [arguments.flat(each, is_output=True) for each in outputs[0]]
+    targets = [arguments.flat(tensor, is_output=True) for tensor in outputs[0]]
     pieces = gather_pieces(shared, targets, arguments.flat(sources[0], is_output=False))
     return outputs, arguments.with_shared(pieces, sources[0], outputs[0])
 
 
 def _reduce_scatter_base_(*values: Any) -> Any:
+    """Reduce a tensor and give each rank its part, for `c10d::_reduce_scatter_base_`."""
     arguments = Arguments("_reduce_scatter_base_", values)
     output, source = arguments["output_tensor"], arguments["input_tensor"]
     shared = arguments.shared_for(output, source)
@@ -282,7 +300,8 @@ def _reduce_scatter_base_(*values: Any) -> Any:
 
 
 def barrier(*values: Any) -> Any:
-    """gloo's waits for all calls that the group has begun."""
+    """Wait for all ranks, for `c10d::barrier`: first for the calls that the group has begun in shared memory, as gloo's
+    barrier would, and then with gloo."""
     arguments = Arguments("barrier", values)
     shared, is_async = arguments.shared, arguments["async_op"]
     if shared is not None and not is_async:
@@ -300,18 +319,20 @@ KERNELS = (allreduce_, broadcast_, _allgather_base_, allgather_, _reduce_scatter
 
 
 def own_copy(source: Any, target: Any) -> Any:
-    """The source, or a copy if it shares memory with the target, which is written first."""
+    """Return the source, or a copy if it shares memory with the target, which is written first."""
     is_same = source.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
     return source.clone() if is_same else source
 
 
 def chunks(elements: int, dtype: Any, parts: int = 1) -> list[tuple[int, int]]:
-    """Equal pieces, each of which has room in a slot `parts` times."""
+    """Return the bounds of equal pieces, each of which has room in a slot `parts` times."""
     step = max(PIECE // (dtype.itemsize * parts) // 64 * 64, 1)
     return [(low, min(low + step, elements)) for low in range(0, elements, step)]
 
 
 def copier(source: Any, start: int = 0) -> Callable[[Any], None]:
+    """Return a function that writes the source into a slot, beginning at the element `start`."""
+
     def write(slot: Any) -> None:
         slot[start : start + source.numel()].copy_(source)
 
@@ -319,7 +340,7 @@ def copier(source: Any, start: int = 0) -> Callable[[Any], None]:
 
 
 def combine(terms: Sequence[Any], target: Any, reduction: int) -> None:
-    """In the order of the ranks, so that all have the same bits."""
+    """Reduce the terms into the target, in the order of the ranks, so that all have the same bits."""
     REDUCTIONS[reduction](terms[0], terms[1], out=target)
     for term in terms[2:]:
         REDUCTIONS[reduction](target, term, out=target)
@@ -328,7 +349,8 @@ def combine(terms: Sequence[Any], target: Any, reduction: int) -> None:
 
 
 def reduce_pieces(shared: SharedGroup, tensor: Any, reduction: int) -> list[Piece]:
-    """Each rank combines all of a small piece, or its shard of a large one, which then takes a second piece."""
+    """Return the pieces of an all-reduce. Each rank combines all of a small piece, or its shard of a large one, which
+    then takes a second piece."""
     size, place = shared.size, shared.place
     pieces: list[Piece] = []
     for low, high in chunks(tensor.numel(), tensor.dtype):
@@ -353,6 +375,7 @@ def reduce_pieces(shared: SharedGroup, tensor: Any, reduction: int) -> list[Piec
 
 
 def broadcast_pieces(shared: SharedGroup, tensor: Any, root: int) -> list[Piece]:
+    """Return the pieces of a broadcast: the rank at place `root` writes, and the others read."""
     pieces = []
     for low, high in chunks(tensor.numel(), tensor.dtype):
         part = tensor[low:high]
@@ -368,7 +391,7 @@ def _take(part: Any, rank: int, slots: Sequence[Any]) -> None:
 
 
 def gather_pieces(shared: SharedGroup, outputs: list[Any], source: Any) -> list[Piece]:
-    """The outputs may differ in size."""
+    """Return the pieces of an all-gather. The outputs may differ in size."""
     place = shared.place
     if outputs[place].data_ptr() != source.data_ptr():
         source = own_copy(source, outputs[place])
@@ -382,13 +405,13 @@ def gather_pieces(shared: SharedGroup, outputs: list[Any], source: Any) -> list[
 
     return [
         Piece(high - low, copier(source[low:high]), partial(read, low=low, high=high))
-        for low, high in chunks(max(each.numel() for each in outputs), source.dtype)
+        for low, high in chunks(max(tensor.numel() for tensor in outputs), source.dtype)
     ]
 
 
 def scatter_pieces(shared: SharedGroup, output: Any, parts: list[Any], reduction: int) -> list[Piece]:
-    """Other ranks' parts, which may differ in size, are written side by side; the own part is combined from where it
-    is."""
+    """Return the pieces of a reduce-scatter. Other ranks' parts, which may differ in size, are written side by side;
+    the own part is combined from where it is."""
     place = shared.place
     own = parts[place]
     if place > 1 or own.data_ptr() != output.data_ptr():
@@ -409,12 +432,12 @@ def scatter_pieces(shared: SharedGroup, output: Any, parts: list[Any], reduction
 
     return [
         Piece(high - low, partial(write, low=low, high=high), partial(read, low=low, high=high))
-        for low, high in chunks(max(each.numel() for each in parts), output.dtype, shared.size)
+        for low, high in chunks(max(tensor.numel() for tensor in parts), output.dtype, shared.size)
     ]
 
 
 def is_divided(source: Any, output: Any, ranks: int) -> bool:
-    """False if gloo refuses the call on this rank."""
+    """True if the output is one rank's part of the source. If not, gloo refuses the call on this rank."""
     if source.dim() == 0 or output.dim() == 0:
         return False
     return bool(source.numel() == output.numel() * ranks and source.shape[0] == output.shape[0] * ranks)
@@ -440,7 +463,8 @@ def on_group(group: Any, store: Any, numbers: Sequence[int]) -> None:
 
 
 def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
-    """Connect the ranks, or raise an OffError. Returns why not if no other rank need be asked."""
+    """Connect the ranks of a group, or raise an OffError on all of them. Return why not if no other rank need be asked,
+    else an empty text."""
     if group.size() < 2:
         return "there is only one rank"
     backend, name = group._get_backend(CPU), group.group_name
@@ -456,6 +480,7 @@ def connect(group: Any, store: Any, numbers: Sequence[int]) -> str:
 
 
 def reason_against(backend: Any) -> str:
+    """Return why a group with this backend can't have shared memory here; empty if it can."""
     if not isinstance(backend, getattr(dist, "ProcessGroupGloo", ())):
         return "the process group's backend is not gloo"
     needed = (
@@ -475,6 +500,7 @@ def reason_against(backend: Any) -> str:
 
 @lru_cache(maxsize=None)
 def _replace_kernels() -> Any:
+    """Replace torch's kernels for the CPU by those of this module, once per process."""
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a replaced kernel
@@ -486,7 +512,8 @@ def _replace_kernels() -> Any:
 
 
 def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile would compile a kernel that a compiled model calls. To prevent it takes time at each call."""
+    """Return the kernel so that torch.compile does not compile it with a model that calls it. Preventing that takes
+    time at each call, so it is done only while something is compiled."""
     disabled = torch._disable_dynamo(kernel)
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: disabled)
 
@@ -498,4 +525,5 @@ def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def serves(group: Any) -> bool:
+    """True if collectives of this group use shared memory."""
     return group is not None and group in _shared

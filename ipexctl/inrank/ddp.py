@@ -32,6 +32,8 @@ SAMPLES = 4096
 
 
 class Gradients:
+    """The state of the communication hook of one model."""
+
     def __init__(self, model: Any, shared: SharedAllReduce, group: Any, ranks: Ranks) -> None:
         self._model = weakref.ref(model)  # the reducer, owned by the model, owns this object
         self._shared, self._group, self._ranks = shared, group, ranks
@@ -45,6 +47,8 @@ class Gradients:
         """True while this rank has no more input and joins the other ranks' backward passes (`Join`)."""
 
     def reduce(self, bucket: Any) -> Any:
+        """Return a future of the bucket's gradients, averaged over all ranks. A bucket that shared memory does not take
+        goes to the backend. If the script has a hook of its own, that is called instead."""
         if self.script_hook is not None:
             state, hook = self.script_hook
             return hook(state, bucket)
@@ -74,18 +78,19 @@ class Gradients:
         return future
 
     def _check_sums(self) -> None:
-        """All ranks get the same bits. An undefined value may have several."""
+        """Compare the sums with other ranks at some exchanges. All ranks get the same bits; an undefined value may have
+        several, so it counts as 0."""
         self._exchanges += 1
         if self._exchanges % CHECKED and self._exchanges & (self._exchanges - 1):
             return
         with torch.no_grad():
-            found = [sums[:: -(-sums.numel() // SAMPLES)] for sums in self._sums]
-            value = hash_of([each.float().nan_to_num(0, 0, 0) for each in found])
+            samples = [sums[:: -(-sums.numel() // SAMPLES)] for sums in self._sums]
+            value = hash_of([sample.float().nan_to_num(0, 0, 0) for sample in samples])
         self._ranks.check_sums(value, self._exchanges)
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
-        """Rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets after the
-        first backward pass; then the losses of the old ones are dropped."""
+        """Return the rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets
+        after the first backward pass; then the losses of the old ones are dropped."""
         if self._shared.between is None or self._shared.between.codec is None:
             return None
         parameters = tuple(map(id, bucket.parameters()))
@@ -95,6 +100,8 @@ class Gradients:
         return kept[1]
 
     def _reduce_with_backend(self, model: Any, group: Any, tensor: Any) -> Any:
+        """Return a future of the bucket, averaged by the backend. With `Join`, the divisor may be the number of ranks
+        that still have input."""
         divisor = group.size()
         if not _divides_by_size(model):
             active = torch.tensor([0 if self.is_joined else 1])
@@ -116,6 +123,7 @@ def _divides_by_size(model: Any) -> bool:
 
 @uninterrupted
 def reduce_gradients(state: Gradients, bucket: Any) -> Any:
+    """Reduce one bucket of gradients: the communication hook that DDP calls."""
     return state.reduce(bucket)
 
 
@@ -175,7 +183,7 @@ def _attach(model: Any) -> str:
 
 
 def reason_against(model: Any, group: Any) -> str:
-    """Why the backend should keep this model's gradients; empty if there is no reason."""
+    """Return why the backend should keep this model's gradients; empty if there is no reason."""
     if _version() < OLDEST:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
     if group.size() < 2:
@@ -199,7 +207,8 @@ def reason_against(model: Any, group: Any) -> str:
 
 
 def _missing_name(model: Any) -> str:
-    """First name that this code needs and torch does not have. Using it would raise from the script's own calls."""
+    """Return the first name that this code needs and torch does not have; empty if it has all. Using it would raise
+    from the script's own calls."""
     needed = (
         (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
         (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),
@@ -217,7 +226,8 @@ def _version() -> tuple[int, ...]:
 
 
 def backend_of(group: Any) -> Any:
-    """Backend for CPU tensors. With TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that checks collectives."""
+    """Return the group's backend for CPU tensors, or None. With TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that
+    checks collectives."""
     try:
         return group._get_backend(torch.device("cpu"))
     except (AttributeError, RuntimeError):
@@ -225,7 +235,7 @@ def backend_of(group: Any) -> Any:
 
 
 def _wire() -> str:
-    """Encoding between hosts, from the environment. `connect` checks that all ranks have the same."""
+    """Return the encoding between hosts, from the environment. `connect` checks that all ranks have the same."""
     mode = os.environ.get("IPEXCTL_WIRE", "fp32")
     if mode not in MODES:
         raise OffError(f"IPEXCTL_WIRE is none of {', '.join(MODES)}")

@@ -84,8 +84,8 @@ class Weights:
     def __init__(self, optimizer: Any, at_end: Any, leaves: Sequence[Any]) -> None:
         self.optimizer = weakref.ref(optimizer, at_end)
         self._groups, self._first = optimizer.param_groups, parameters_of(optimizer)
-        others = {id(each): each for each in leaves if id(each) not in {*map(id, self._first)}}.values()
-        self._sums = [(each, sum_of(each)) for each in (*self._first, *others)]
+        others = {id(tensor): tensor for tensor in leaves if id(tensor) not in {*map(id, self._first)}}.values()
+        self._sums = [(tensor, sum_of(tensor)) for tensor in (*self._first, *others)]
         self.inside: list[Any] = []
         """Parameters in DistributedDataParallel if there are some, else all."""
         self.outside: list[Any] = []
@@ -99,17 +99,17 @@ class Weights:
 
     def divide(self, models: Sequence[Any]) -> None:
         """Divide the parameters into those in a model of DistributedDataParallel and the others."""
-        named = [(model, *each) for model in models for each in model.module.named_parameters()]
-        ignored = {id(each) for model, name, each in named if name in getattr(model, "parameters_to_ignore", ())}
-        wrapped = {id(each) for _, _, each in named} - ignored
-        self.inside = [each for each in self._first if id(each) in wrapped]
-        others = [each for each in self._first if id(each) not in wrapped | ignored]
-        self.outside = [each for each in others if each.requires_grad] if self.inside else []
+        named = [(model, *pair) for model in models for pair in model.module.named_parameters()]
+        ignored = {id(tensor) for model, name, tensor in named if name in getattr(model, "parameters_to_ignore", ())}
+        wrapped = {id(tensor) for _, _, tensor in named} - ignored
+        self.inside = [tensor for tensor in self._first if id(tensor) in wrapped]
+        others = [tensor for tensor in self._first if id(tensor) not in wrapped | ignored]
+        self.outside = [tensor for tensor in others if tensor.requires_grad] if self.inside else []
         self.inside = self.inside or others
 
     def measures(self) -> tuple[float, float]:
         """Return the measures of the parameters inside and outside; 0 for none."""
-        inside, outside = (measure_of(each) if each else 0.0 for each in (self.inside, self.outside))
+        inside, outside = (measure_of(tensors) if tensors else 0.0 for tensors in (self.inside, self.outside))
         return inside, outside
 
 
@@ -158,7 +158,8 @@ class TrainingEvidence:
         """Those that no backward has followed yet."""
 
     def before_step(self, optimizer: Any, models: Sequence[Any]) -> None:
-        """`models`: all models in DistributedDataParallel."""
+        """Look at the gradients and parameters before an optimizer's step. `models`: all models in
+        DistributedDataParallel."""
         fields = self.fields
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         parameters = parameters_of(optimizer) if is_looked_at(count) else []
@@ -236,19 +237,20 @@ class TrainingEvidence:
         written = [gradient for before, gradient in now if gradient is None or version_of(gradient) != before]
         if any(gradient is None or not float(sample_of(gradient).abs().max()) for gradient in written):
             self.fields["is_cleared"] = True
-        size, self._gradients = sum(each.grad.numel() for each in parameters if each.grad is not None), []
+        size, self._gradients = sum(other.grad.numel() for other in parameters if other.grad is not None), []
         is_flat = bool(written) and not models and 1 - SMALL_SHARE < self._flat / max(size, 1) < 1 + 2 * SMALL_SHARE
         self.fields["reduced"] += is_flat or self._reduced > (1 - SMALL_SHARE) * max(size, 1)
 
     def _keep_gradient(self, parameters: Sequence[Any]) -> None:
         """Keep numbers of a gradient, to see whether the next backward adds to them."""
-        for each in parameters[: -TENSORS - 1 : -1]:
-            if is_plain(each.grad) and bool((sample := sample_of(each.grad)).any()):
-                self._kept = weakref.ref(each), sample.clone()
+        for parameter in parameters[: -TENSORS - 1 : -1]:
+            if is_plain(parameter.grad) and bool((sample := sample_of(parameter.grad)).any()):
+                self._kept = weakref.ref(parameter), sample.clone()
                 return
 
     def note_models(self, models: Sequence[Any]) -> None:
-        """DDP counts the forward passes that prepare an exchange, from the second on."""
+        """Note the process group of the models, and whether DDP exchanges their gradients. DDP counts the forward
+        passes that prepare an exchange, from the second on."""
         fields = self.fields
         fields["models"] = len(models)
         for model in models:
@@ -299,7 +301,8 @@ class TrainingEvidence:
         self._input = hash_of([*tensors_in(values)][:TENSORS])
 
     def before_backward(self, loss: Any, nodes: Iterator[Any]) -> None:
-        """`nodes`: of its graph."""
+        """Note the loss and the inputs of a backward. `loss`: None if it is not one number on the CPU. `nodes`: of the
+        graph of the backward."""
         fields = self.fields
         fields["backwards"] += 1
         fields["is_bypassed"] = fields.get("is_bypassed", False) or not self._prepared
@@ -320,7 +323,8 @@ class TrainingEvidence:
         self.fields["all_losses"] = zlib.crc32(struct.pack("d", value), self.fields.get("all_losses", 0))
 
     def _read_graph(self, nodes: Sequence[Any]) -> None:
-        """Most loss functions save the target that they compare with."""
+        """Note whether the graph may contain an exchange, and whether its target differs from the last one. Most loss
+        functions save the target that they compare with."""
         fields = self.fields
         fields["is_joint"] = fields["is_joint"] or any(map(may_exchange, nodes))
         if not self._weights:
@@ -334,18 +338,20 @@ class TrainingEvidence:
         """Called after a step and after a backward."""
         optimizer = self._optimizer() if self._optimizer is not None else None
         if optimizer is not None and not self.fields.get("is_written"):
-            some = [each for each in parameters_of(optimizer) if is_plain(each.grad)][:LEFT]
-            self._left = [(weakref.ref(each), version_of(each.grad)) for each in some]
+            some = [parameter for parameter in parameters_of(optimizer) if is_plain(parameter.grad)][:LEFT]
+            self._left = [(weakref.ref(parameter), version_of(parameter.grad)) for parameter in some]
 
     def _check_left(self) -> None:
-        """A script clears gradients between a step and the next backward, or scales them to use them again."""
+        """Note whether the script has changed the gradients since the last step or backward: a script clears them, or
+        scales them to use them again."""
         now = [(before, getattr(parameter(), "grad", None)) for parameter, before in self._left]
         if any(gradient is None or version_of(gradient) != before for before, gradient in now):
             self.fields["is_written"] = True
         self._left = []
 
     def _check_kept(self) -> None:
-        """Before the first backward after a step, its gradient has to be as it was."""
+        """Forget the kept gradient unless it is as it was at the last step. Only the first backward after the step is
+        preceded by this check."""
         if self._kept is not None and not self._is_interval:
             gradient = getattr(self._kept[0](), "grad", None)
             if not is_plain(gradient) or bool((sample_of(gradient) != self._kept[1]).any()):
@@ -354,8 +360,8 @@ class TrainingEvidence:
         self._is_interval = True
 
     def _check_growth(self) -> None:
-        """After that backward, the gradient is another one only if the backward added to it. A script that keeps fp32
-        copies of its weights gives these their gradients later."""
+        """Forget the kept gradient unless that backward has added to it. A script that keeps fp32 copies of its weights
+        gives these their gradients later."""
         if self._is_grown and self._kept is not None:
             gradient = getattr(self._kept[0](), "grad", None)
             if not is_plain(gradient) or not bool((sample_of(gradient) != self._kept[1]).any()):
@@ -371,8 +377,8 @@ class TrainingEvidence:
         self._gradients, self._places, self._reduced, self._flat = [], set(), 0, 0
         if optimizer is not None and is_looked_at(self._steps + 1):
             parameters = parameters_of(optimizer)
-            some = [each for each in parameters[:: 1 + len(parameters) // TENSORS] if is_plain(each.grad)]
-            self._gradients = [(weakref.ref(each), version_of(each.grad)) for each in some]
+            some = [tensor for tensor in parameters[:: 1 + len(parameters) // TENSORS] if is_plain(tensor.grad)]
+            self._gradients = [(weakref.ref(tensor), version_of(tensor.grad)) for tensor in some]
 
     def on_sampler(self, sampler: Any) -> None:
         """Called before a DistributedSampler gives its indices."""
@@ -415,12 +421,12 @@ class TrainingEvidence:
         if not self.is_on:
             return {}
         sent = {"sent": self._sent, "most_sent": self._most_sent, "is_peer_to_peer": self._is_peer_to_peer}
-        self.fields["is_order_repeated"] = any(each.is_repeated for each in self._all_passes)
+        self.fields["is_order_repeated"] = any(passes.is_repeated for passes in self._all_passes)
         return {**self.fields, "steps": self._steps, **sent}
 
 
 def rows_of(dataset: Any) -> int:
-    """Hash of a dataset's rows; 0 for one of another kind."""
+    """Return a hash of a dataset's rows; 0 for a dataset of another kind."""
     if isinstance(getattr(dataset, "tensors", None), tuple):
         return hash_of([*dataset.tensors])
     chosen = getattr(dataset, "indices", None)
@@ -434,7 +440,7 @@ def is_looked_at(step: int) -> bool:
 
 def parameters_of(optimizer: Any) -> list[Any]:
     """Return the parameters of all groups of an optimizer."""
-    return [each for group in optimizer.param_groups for each in group["params"]]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def sum_of(tensor: Any) -> int:
@@ -456,13 +462,13 @@ def version_of(gradient: Any) -> tuple[int, int]:
 
 
 def sample_of(tensor: Any) -> Any:
-    """Elements of a dense tensor in the order of its memory, because `reshape` would copy some tensors."""
+    """Return some elements of a dense tensor in the order of its memory, because `reshape` would copy some tensors."""
     size = tensor.numel()
     return tensor.detach().as_strided((min(size, SPREAD),), (max(1, size // SPREAD),), tensor.storage_offset())
 
 
 def measure_of(tensors: Sequence[Any]) -> float:
-    """A number that rounding hardly changes, and other values do: the sum of the logarithms of mean sizes."""
+    """Return a number that rounding hardly changes, and other values do: the sum of the logarithms of mean sizes."""
     some = tensors[:: 1 + (len(tensors) - 1) // MEASURED]
     some = [each for each in some if each.numel() and each.device.type == "cpu"]
     samples = [sample_of(each).double() for each in some]
@@ -479,13 +485,13 @@ def may_exchange(node: Any) -> bool:
 
 def hash_of(tensors: list[Any]) -> int:
     """Return 0 without a tensor on the CPU: tensors on the meta device have no memory."""
-    found = 0
+    checksum = 0
     for tensor in tensors:
         if tensor.device.type != "cpu":
             continue
         part = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // (ELEMENTS + 1)].contiguous()
-        found = zlib.crc32(ctypes.string_at(part.data_ptr(), part.numel() * part.element_size()), found or 1)
-    return found
+        checksum = zlib.crc32(ctypes.string_at(part.data_ptr(), part.numel() * part.element_size()), checksum or 1)
+    return checksum
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:
@@ -498,7 +504,8 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[Any]:
 
 
 def size_in(value: Any) -> int:
-    """Numbers in a tensor, or in all of a list of any depth. accelerate sends torch's random state."""
+    """Return how many numbers are in a tensor, or in all tensors of a list of any depth. torch's random state, which
+    accelerate sends, counts as 0."""
     if hasattr(value, "numel"):
         size = int(value.numel())
         return 0 if size == RANDOM_STATE else size

@@ -43,6 +43,8 @@ class _Thread(threading.local):
 
 
 def autocast_models(torch: Any) -> None:
+    """Run each module that no other module calls under autocast, from now on. Models that train no fp32 parameter,
+    models under the script's own autocast, and compiled code stay as they are."""
     module, autocast, call = torch.nn.Module, torch.autocast, torch.nn.Module.__call__
     compiler = torch.compiler if is_new_enough(torch.__version__, COMPILER) else torch._utils
     half = (torch.bfloat16, torch.float16)
@@ -93,6 +95,8 @@ def note_inputs(torch: Any, lever: ActingLever, values: list[Any]) -> None:
 
 
 def _noting_second_derivatives(grad: Callable[..., Any], lever: ActingLever) -> Callable[..., Any]:
+    """Return torch.autograd.grad, which tells if a script differentiates gradients under autocast."""
+
     @functools.wraps(grad)
     def noting(*args: Any, **kwargs: Any) -> Any:
         if lever.has_acted and kwargs.get("create_graph"):
@@ -103,14 +107,15 @@ def _noting_second_derivatives(grad: Callable[..., Any], lever: ActingLever) -> 
 
 
 def _runs_as_it_is(torch: Any, lever: ActingLever) -> Callable[[Any], bool]:
-    """A function that is true for a model to leave alone; tells the user why if the script chooses its precision."""
+    """Return a function that is True for a model to leave alone. It tells the user why if the script chooses its
+    precision."""
     is_autocasting = functools.partial(torch.is_autocast_enabled, "cpu")
     if not is_new_enough(torch.__version__, (2, 4)):
         is_autocasting = torch.is_autocast_cpu_enabled
 
     def decide(model: Any) -> bool:
         # The first that trains: the frozen base of a fine-tuned model may be in bf16 already.
-        parameter = next((each for each in model.parameters() if each.requires_grad), next(model.parameters(), None))
+        parameter = next((other for other in model.parameters() if other.requires_grad), next(model.parameters(), None))
         if parameter is None:  # of a loss
             return True
         if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
@@ -138,8 +143,8 @@ def _has_own_precision(model: Any) -> bool:
 
 
 def to_fp32(tensor: type, half: tuple[Any, ...], value: Any) -> Any:
-    """Outputs of a model with its half-precision tensors as fp32; containers keep their type, or the object itself if
-    nothing in them changes."""
+    """Return the outputs of a model with its half-precision tensors as fp32. Containers keep their type, or are the
+    object itself if nothing in them changes."""
     if isinstance(value, tensor):
         return value.float() if value.dtype in half else value  # type: ignore[attr-defined]
     convert = functools.partial(to_fp32, tensor, half)
@@ -159,35 +164,42 @@ def to_fp32(tensor: type, half: tuple[Any, ...], value: Any) -> Any:
 def _with_items(
     value: Any, items: Iterable[tuple[str, Any]], convert: Callable[[Any], Any], put: Callable[[Any, str, Any], None]
 ) -> Any:
+    """Return a copy of a container with the converted items, or the container itself if no item changes."""
     converted = [(name, item, convert(item)) for name, item in items]
     changed = [(name, new) for name, old, new in converted if new is not old]
     if not changed:
         return value
-    found = copy.copy(value)
+    changed_copy = copy.copy(value)
     for name, new in changed:
-        put(found, name, new)
-    return found
+        put(changed_copy, name, new)
+    return changed_copy
 
 
 def fuse_optimizers(torch: Any) -> None:
-    lever, found = ActingLever("fused_optimizer", "--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
+    """Let the optimizers of torch use their fused kernels, as far as this torch has them for CPUs. Says if it has
+    none."""
+    lever, count = ActingLever("fused_optimizer", "--fused-optimizer", "IPEXCTL_FUSED_OPTIMIZER"), 0
     for name, kernel in KERNELS.items():
         module = sys.modules.get(f"torch.optim.{name}")
         update = getattr(module, name, None)
         if update is not None and "fused" in inspect.signature(update).parameters and has_kernel(torch, kernel):
             setattr(module, name, _fused(torch, name, update, lever))
-            found += 1
-    if not found:
+            count += 1
+    if not count:
         reason = f"torch {torch.__version__} has no fused optimizers for CPUs; torch 2.4 has"
         lever.tell(f"--fused-optimizer is off: {reason}")
         lever.leave(reason)
 
 
 def has_kernel(torch: Any, kernel: str) -> bool:
+    """True if this torch has the operator's kernel for CPUs."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{kernel}", "CPU"))
 
 
 def _fused(torch: Any, name: str, update: Callable[..., Any], lever: ActingLever) -> Callable[..., Any]:
+    """Return the function of an optimizer's module, which chooses the fused kernel where all tensors fit it and the
+    script does not choose."""
+
     def fits(tensor: Any) -> bool:
         # The kernel reads memory in order, so a parameter and its gradient must have the same.
         return bool(

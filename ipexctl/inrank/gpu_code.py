@@ -1,4 +1,4 @@
-"""Runs scripts that are written for GPUs on CPUs, as they are: `run --gpu-code`. `rank_hooks.py` calls `install` once
+"""Run scripts that are written for GPUs on CPUs, as they are: `run --gpu-code`. `rank_hooks.py` calls `install` once
 torch is imported; `gpu_stand_ins.py` has the parts of torch.cuda, and `gpu_end.py` says whether a script ended for want
 of a GPU.
 
@@ -57,6 +57,8 @@ class GpuModuleFinder:
 
     @staticmethod
     def find_spec(name: str, *_: Any) -> None:
+        """Raise a ModuleNotFoundError that says why, if a missing module for GPUs is imported. Return None otherwise,
+        also to a library that only looks for it. This is the last finder, so no other has found the module."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_name not in ("_find_and_load_unlocked", "find_spec"):
             frame = frame.f_back
@@ -73,7 +75,8 @@ def traced(value: Any) -> Any:
 
 
 def compiler_of(torch: Any) -> Any:
-    """The module whose `is_compiling` is True in code that torch.compile traces: before torch 2.3, another one."""
+    """Return the module whose `is_compiling` is True in code that torch.compile traces: before torch 2.3, another
+    one."""
     compiler = getattr(torch, "compiler", None)
     return compiler if hasattr(compiler, "is_compiling") else torch._utils
 
@@ -98,6 +101,7 @@ def install(torch: Any) -> None:
 
 
 def tell_later(gpu: GpuCode) -> None:
+    """Print what happened to GPUs after steps of optimizers, and at exit."""
     optimizers = sys.modules["torch.optim.optimizer"]
     if hasattr(optimizers, "register_optimizer_step_post_hook"):
         optimizers.register_optimizer_step_post_hook(gpu.tell)
@@ -152,6 +156,8 @@ def _placing(gpu: GpuCode, compiler: Any, old: Any) -> Any:
 
 
 def register_fallback(torch: Any, make: Callable[..., Any]) -> list[Any]:
+    """Let `make` answer all operators that are asked for a GPU. Return the libraries, which the caller keeps: torch
+    forgets what they have registered once they are gone."""
     library = torch.library.Library
     if torch.backends.cuda.is_built() or not hasattr(library, "fallback"):  # before torch 2.5
         aten = library("aten", "IMPL")
@@ -255,10 +261,13 @@ def keep_in_graphs(dynamo: Any) -> None:
 
 
 def is_tag(location: str) -> bool:
+    """True if a checkpoint's storage was on a GPU, by its location such as `cuda:0`."""
     return location.startswith("cuda")
 
 
 def place_modules(gpu: GpuCode) -> None:
+    """Move modules to the CPU that the script moves to a GPU. A script's own moves copy parameters, as between two
+    memories."""
     module = gpu.torch.nn.Module
 
     def to(old: Any) -> Any:
@@ -286,7 +295,7 @@ def place_modules(gpu: GpuCode) -> None:
 
 
 def place_types(gpu: GpuCode) -> None:
-    """Names of types, generators and numbers of devices."""
+    """Replace names of types, generators and numbers of devices that mean a GPU."""
     torch = gpu.torch
     for name in dir(torch.cuda):
         if name.endswith(("Tensor", "Storage")) and hasattr(torch, name):
@@ -342,6 +351,6 @@ class _StandIn(type):
 
 
 def stand_in(name: str, real: Any, make: Callable[..., Any]) -> Any:
-    """A class in place of one of torch's that no class can inherit from; its objects are torch's own."""
+    """Return a class in place of one of torch's that no class can inherit from; its objects are torch's own."""
     fields = {"real": real, "make": staticmethod(make), "__module__": "torch", "__doc__": real.__doc__}
     return _StandIn(name, (), fields)

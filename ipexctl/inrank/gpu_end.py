@@ -1,4 +1,4 @@
-"""Says whether a script ended because it found no GPU. `rank_hooks.py` asks when the script ends, and only if torch was
+"""Say whether a script ended because it found no GPU. `rank_hooks.py` asks when the script ends, and only if torch was
 asked for a GPU and said no: by then the statement that ended the script is known, and its file is read.
 """
 
@@ -43,7 +43,7 @@ def _place(name: str, line: int) -> str:
 
 
 def frames_of(traceback: Any) -> Any:
-    """The innermost frame of an exception, as file, line and the frame around it; None if there is none."""
+    """Return the innermost frame of an exception, as file, line and the frame around it; None if there is none."""
     around: Any = None
     while traceback is not None:
         around = (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno, around)
@@ -52,10 +52,12 @@ def frames_of(traceback: Any) -> Any:
 
 
 def frames_above(frame: Any) -> Any:
+    """Return a frame as `frames_of` does: file, line and the frame around it; None for None."""
     return (frame.f_code.co_filename, frame.f_lineno, frames_above(frame.f_back)) if frame is not None else None
 
 
 def _is_for_want_of_gpu(error: Any, name: str, line: int, asked: Any) -> bool:
+    """True if the error is about GPUs, or if the statement that ended the script depends on an answer about GPUs."""
     if OF_GPUS.search(str(error)):
         return True
     try:
@@ -82,6 +84,7 @@ def _is_at(node: Any, line: int) -> bool:
 
 
 def _words(*nodes: Any) -> Iterator[str]:
-    for node in (part for each in nodes if each is not None for part in ast.walk(each)):
+    """Yield the names of variables, attributes and functions in these parts of a script."""
+    for node in (part for given in nodes if given is not None for part in ast.walk(given)):
         if isinstance(node, (ast.Name, ast.Attribute)):
             yield node.id if isinstance(node, ast.Name) else node.attr

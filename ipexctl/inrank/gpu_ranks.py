@@ -12,6 +12,8 @@ POSITIONS = (("tensor", "op"), ("tensor", "dst", "op"), ("output", "input_list",
 
 
 def install(gpu: GpuCode) -> None:
+    """Replace NCCL by gloo, let gloo average, and drop numbers of GPUs from models, if this torch has process
+    groups."""
     if gpu.torch.distributed.is_available():
         use_gloo(gpu)
         average(gpu)
@@ -19,6 +21,7 @@ def install(gpu: GpuCode) -> None:
 
 
 def use_gloo(gpu: GpuCode) -> None:
+    """Let calls that name NCCL make gloo's process groups, and drop devices of GPUs from these calls."""
     torch = gpu.torch
     dist, c10d = torch.distributed, torch.distributed.distributed_c10d
 
@@ -53,7 +56,7 @@ def use_gloo(gpu: GpuCode) -> None:
 
         def make(*args: Any, **kwargs: Any) -> Any:
             kind = {"device_type": "cpu"} if kwargs.get("device_type") == "cuda" else {}
-            placed = ("cpu" if isinstance(each, str) and each == "cuda" else each for each in args)
+            placed = ("cpu" if isinstance(argument, str) and argument == "cuda" else argument for argument in args)
             return old(*placed, **{**kwargs, **kind})
 
         return make
@@ -70,7 +73,8 @@ def _wrap_call(dist: Any, module: Any, name: str, make: Callable[[Any], Any]) ->
 
 
 def average(gpu: GpuCode) -> None:
-    """gloo has no average: divide numbers before they are added up, as NCCL does, and integers after that."""
+    """Let gloo average, which it can't: divide numbers before they are added up, as NCCL does, and integers after
+    that."""
     dist, c10d = gpu.torch.distributed, gpu.torch.distributed.distributed_c10d
 
     def averaging(old: Any, position: int, source: str) -> Any:

@@ -41,6 +41,7 @@ class PastEvent:
         self._at = 0.0
 
     def record(self, *_: Any, **__: Any) -> None:
+        """Note the time at which the event happens."""
         self._at = time.perf_counter()
 
     def elapsed_time(self, end_event: PastEvent) -> float:
@@ -48,12 +49,15 @@ class PastEvent:
         return (end_event._at - self._at) * 1000
 
     def synchronize(self) -> None:
+        """Return at once: the event has happened."""
         return
 
     def wait(self, *_: Any, **__: Any) -> None:
+        """Return at once: the event has happened."""
         return
 
     def query(self) -> bool:
+        """Return True: the event has happened."""
         return True
 
 
@@ -84,30 +88,36 @@ class Stream(Nothing):
     cuda_stream = stream_id = device_index = 0
 
     def synchronize(self) -> None:
+        """Return at once: the calls of the stream are over."""
         return
 
     def wait_event(self, event: Any) -> None:
+        """Return at once: the event has happened."""
         del event
 
     def wait_stream(self, stream: Any) -> None:
+        """Return at once: the calls of the other stream are over."""
         del stream
 
     def query(self) -> bool:
+        """Return True: the calls of the stream are over."""
         return True
 
     def record_event(self, event: PastEvent | None = None) -> PastEvent:
+        """Return an event that happens now, `event` if one is given."""
         event = event or PastEvent()
         event.record()
         return event
 
 
 def memory_now() -> int:
-    """Bytes of memory that the process has."""
+    """Return the bytes of memory that the process has."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def memory_peak() -> int:
+    """Return the most bytes of memory that the process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -118,6 +128,8 @@ def memory_of_host() -> tuple[int, int]:
 
 
 class MemoryStats(dict):  # type: ignore[type-arg]
+    """Statistics of memory by torch's names: those of the process, and 0 for all others."""
+
     def __missing__(self, name: str) -> int:
         if name.endswith(".peak"):
             return memory_peak()
@@ -125,6 +137,7 @@ class MemoryStats(dict):  # type: ignore[type-arg]
 
 
 def install(gpu: GpuCode) -> None:
+    """Replace what a script asks of GPUs, of their memory and of their precision."""
     stand_in_for_cuda(gpu)
     answer_questions(gpu)
     stand_in_for_precision(gpu)
@@ -143,6 +156,8 @@ def _ask(gpu: GpuCode) -> bool:
 
 
 def answer_questions(gpu: GpuCode) -> None:
+    """Answer the script's questions for GPUs: whether there is one, and how many. Note where it asked, if the answer is
+    no."""
     torch = gpu.torch
 
     def is_available() -> bool:
@@ -182,6 +197,8 @@ def answer_questions(gpu: GpuCode) -> None:
 
 
 def stand_in_for_cuda(gpu: GpuCode) -> None:  # noqa: C901
+    """Replace the functions and classes of torch.cuda and torch.accelerator. Functions keep their old answers for
+    libraries; classes are replaced for them, too."""
     torch, cuda = gpu.torch, gpu.torch.cuda
 
     def index_of(device: Any) -> int:
@@ -299,6 +316,7 @@ def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def _refusing(name: str, *, is_class: bool) -> Any:
+    """Return a function or a class that raises the error for a part of CUDA graphs or CUDA's runtime."""
     what = f"torch.cuda.{name}" + ("" if name == "cudart" else ", a part of CUDA graphs,")
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -336,6 +354,8 @@ def answer_for_autocast(gpu: GpuCode) -> None:
 
 
 def stand_in_for_precision(gpu: GpuCode) -> None:
+    """Let autocast and GradScaler for GPUs, as the script makes them, work on the CPU: float16 becomes bfloat16, and
+    scaling is off."""
     torch = gpu.torch
 
     def of_script() -> bool:

@@ -35,7 +35,7 @@ refusals: set[str] = set()
 
 
 def refusal(what: str) -> str:
-    """The sentence of an error; `gpu_end.py` knows it again."""
+    """Return the sentence of an error for what has no counterpart on CPUs; `gpu_end.py` knows it again."""
     text = f"{what} needs a GPU, and the ranks run on CPUs"
     refusals.add(text)
     return text
@@ -79,10 +79,11 @@ class GpuCode:
 
     @property
     def devices(self) -> int:
-        """As many as the host has ranks."""
+        """Return the number of GPUs that the script is told: as many as the host has ranks."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def is_gpu(self, device: Any) -> bool:
+        """True if torch would take the value as a GPU: `cuda…`, such a device, or a number."""
         kind = type(device)
         if kind is str:
             return bool(device.startswith("cuda"))
@@ -91,16 +92,20 @@ class GpuCode:
         return kind is int  # torch takes a number as a GPU
 
     def on_cpu(self, device: Any) -> Any:
+        """Return the CPU in place of a GPU, and note that something was placed there; any other value stays as it
+        is."""
         if self.is_gpu(device):
             self.place()
             return self.cpu
         return device
 
     def place(self) -> None:
+        """Note that the project has placed something on a GPU."""
         self.is_placed = True
         self.note(PLACED)
 
     def note(self, kind: str) -> None:
+        """Note what happened to code for GPUs, for the next line that is printed. `kind`: one of `KINDS`."""
         self.lever.has_acted = self.lever.is_in_step = True
         if kind not in self.kinds:
             self.kinds.append(kind)
@@ -120,6 +125,7 @@ class GpuCode:
 
     @contextlib.contextmanager
     def moving(self, *, by_project: bool) -> Iterator[None]:
+        """Let moves in the `with` block be copies, if the project moves a module there."""
         self._moves += by_project
         try:
             yield

@@ -46,6 +46,8 @@ Kind = Optional[tuple]  # type: ignore[type-arg]  # Python 3.8 cannot subscript 
 
 
 class Product(NamedTuple):
+    """A kind of product: torch's kernel, the widened one, and how to compare them."""
+
     own: Callable[..., Any]
     """torch's own kernel, for all types."""
     wide: Callable[..., Any]
@@ -59,12 +61,12 @@ class Product(NamedTuple):
 
 
 def into_new(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The form of a product with `out`, whose kernel stays torch's own."""
+    """Return a product in its form with `out`, whose kernel stays torch's own."""
     return lambda *args, **options: function(*args, **options, out=torch.empty(0, dtype=args[0].dtype))
 
 
 def composite(name: str, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
-    """torch's kernel of an operator that has one for all devices, which no kernel for CPUs replaces."""
+    """Return torch's kernel of an operator that has one for all devices, which no kernel for CPUs replaces."""
     return functools.partial(getattr(aten, name).default._op_dk, getattr(DispatchKey, key))
 
 
@@ -73,6 +75,8 @@ own_convolution, own_convolution_backward = composite("convolution"), composite(
 
 
 def wide_addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Return `beta * c + alpha * a @ b`, computed in fp32 and rounded once to the type of `a`. Large matrices are
+    widened in parts."""
     (rows, depth), columns = a.shape, b.shape[1]
     deep = max(1, min(depth, DEPTH))
     wide = max(1, min(columns, BLOCK // deep))
@@ -92,6 +96,7 @@ def wide_addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 
 
 def wide_baddbmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Return what `wide_addmm` does for each matrix of a batch, a few matrices at a time."""
     (batch, rows, depth), columns = a.shape, b.shape[2]
     c, result = c.expand(batch, rows, columns), a.new_empty((batch, rows, columns))
     step = max(1, BLOCK // max(1, rows * columns, rows * depth, depth * columns))
@@ -102,11 +107,13 @@ def wide_baddbmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> An
 
 
 def without_sum(wide: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the product alone, from a function that adds a matrix to it."""
     return lambda a, b: wide(a.new_zeros(1), a, b, beta=0)
 
 
 def widened(own: Callable[..., Any], kept: int | None = None) -> Callable[..., Any]:
-    """A kernel for half tensors that calls one for fp32. `kept`: result that the kernel for half has in fp32, too."""
+    """Return a kernel for half tensors that calls one for fp32. `kept`: position of a result that the kernel for half
+    has in fp32, too; None if there is none."""
 
     def to_fp32(value: Any) -> Any:
         return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
@@ -125,7 +132,8 @@ def widened(own: Callable[..., Any], kept: int | None = None) -> Callable[..., A
 
 
 def kind_of_factors(a: Any, b: Any) -> Kind:
-    """Layouts, rows of the first factor, and size of the second one, in a few classes."""
+    """Return layouts, rows of the first factor, and size of the second one, in a few classes; None for factors that do
+    not fit."""
     if a.dim() != b.dim() or a.dtype is not b.dtype or (a.shape[-1], *a.shape[:-2]) != (b.shape[-2], *b.shape[:-2]):
         return None
     rows, numbers = a.shape[-2], b.shape[-2] * b.shape[-1]
@@ -136,25 +144,31 @@ def kind_of_factors(a: Any, b: Any) -> Kind:
 
 
 def kind_of_sum(c: Any, a: Any, b: Any, **_: Any) -> Kind:
+    """Return the kind of the factors; None if the matrix that is added has another type."""
     return kind_of_factors(a, b) if c.dtype is a.dtype else None
 
 
 def filled(dtype: Any, *shape: int, is_turned: bool = False) -> Any:
+    """Return a matrix with a constant in all places. `is_turned`: the numbers of a column, not of a row, lie side by
+    side."""
     matrix = torch.full((*shape[:-2], shape[-1], shape[-2]) if is_turned else shape, 0.5, dtype=dtype)
     return matrix.transpose(-1, -2) if is_turned else matrix
 
 
 def sample_factors(dtype: Any, dimensions: int, first: bool, second: bool, rows: int, size: int) -> Any:
+    """Yield two factors of this kind, small ones first."""
     for most_rows, most in ((8, 128), (rows, size)):
         batch, high, wide = (2,) * (dimensions - 2), min(rows, most_rows), min(size, most)
         yield filled(dtype, *batch, high, wide, is_turned=first), filled(dtype, *batch, wide, wide, is_turned=second)
 
 
 def sample_sum(dtype: Any, *kind: Any) -> Any:
+    """Yield arguments of a product with a sum, of this kind, small ones first."""
     return ((b.new_zeros(1), a, b) for a, b in sample_factors(dtype, *kind))
 
 
 def kind_of_convolution(x: Any, weight: Any, bias: Any, *options: Any) -> Kind:
+    """Return what the speed of a convolution depends on; None if its tensors have different types."""
     if x.dtype is not weight.dtype or (bias is not None and bias.dtype is not x.dtype):
         return None
     is_large = x.numel() // max(1, x.shape[1]) * weight.numel() > LARGE_CONVOLUTION
@@ -162,6 +176,7 @@ def kind_of_convolution(x: Any, weight: Any, bias: Any, *options: Any) -> Kind:
 
 
 def sample_convolution(dtype: Any, transposed: bool, is_grouped: bool, channels: int, kernel: Any) -> Any:
+    """Yield the arguments of one convolution of this kind."""
     axes, groups = len(kernel), channels if is_grouped else 1
     x = filled(dtype, 1, channels, *(max(3, round(256 ** (1 / axes))),) * axes)
     weight = filled(dtype, channels, channels // groups, *kernel)
@@ -169,23 +184,26 @@ def sample_convolution(dtype: Any, transposed: bool, is_grouped: bool, channels:
 
 
 def sample_convolution_backward(dtype: Any, *kind: Any) -> Any:
+    """Yield the arguments of one backward of a convolution of this kind."""
     for x, weight, _, *options in sample_convolution(dtype, *kind):
         result = own_convolution(x.float(), weight.float(), None, *options)
         yield torch.ones_like(result, dtype=dtype), x, weight, None, *options, [True, True, False]
 
 
 def kind_of_attention(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Kind:
+    """Return what the speed of attention depends on; None if its tensors have different types."""
     is_alike = q.dtype is k.dtype and q.dtype is v.dtype
     return (q.shape[-1], *(min(64, 1 << x.shape[-2].bit_length()) for x in (q, k))) if is_alike else None
 
 
 def sample_attention(dtype: Any, numbers: int, rows: int, columns: int) -> Any:
+    """Yield query, key and value of one attention of this kind."""
     yield (filled(dtype, 1, 4, rows, numbers), *(filled(dtype, 1, 4, columns, numbers),) * 2)
 
 
 def attention_products() -> dict[str, Product]:
-    """The kernels of attention. A torch without `get_kernel` cannot call them once they are replaced; there, attention
-    is widened above autograd."""
+    """Return name → kernels of attention. A torch without `get_kernel` cannot call them once they are replaced; there,
+    attention is widened above autograd."""
     name = "_scaled_dot_product_flash_attention_for_cpu"
     if not hasattr(torch.library, "get_kernel"):
         name = "scaled_dot_product_attention"
@@ -236,6 +254,8 @@ FIRST_KINDS = (
 
 
 def measure_gain(product: Product, dtype: Any, kind: Any) -> float:
+    """Return how many times as long torch's kernel takes as the widened one, by the largest sample that is worth
+    measuring; infinity if the product has no samples, because its gain is known."""
     gain = 0.0 if product.samples else math.inf
     for arguments in product.samples(dtype, *kind) if product.samples else ():
         calls = {way: functools.partial(getattr(product, way), *arguments) for way in ("own", "wide")}
@@ -247,6 +267,8 @@ def measure_gain(product: Product, dtype: Any, kind: Any) -> float:
 
 
 class HalfMath:
+    """Decides for each half type, and for each kind of product, which kernel is used."""
+
     def __init__(self, mode: str) -> None:
         self._mode = mode
         self._slow: set[Any] = set()
@@ -267,6 +289,7 @@ class HalfMath:
                 self._slow.clear()
 
     def _measure(self, dtype: Any, name: str) -> None:
+        """Decide whether a type is slow on these cores, and note why not."""
         gain = max(self._gain(product, PRODUCTS[product], dtype, kind) for product, kind in FIRST_KINDS)
         self._lever = acting_levers.get("half_math") or ActingLever("half_math", "--half-math auto", VARIABLE)
         if gain < WORTH:
@@ -281,6 +304,7 @@ class HalfMath:
                 self._replace_kernels()
 
     def _replace_kernels(self) -> None:
+        """Replace torch's kernels of all products. Types that are not slow keep the own kernel."""
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that kernels are replaced
@@ -288,7 +312,7 @@ class HalfMath:
                 self._library.impl(name, self._kernel(name, product), product.key)
 
     def _gain(self, name: str, product: Product, dtype: Any, kind: tuple[Any, ...]) -> float:
-        """How many times as long torch's kernel takes; 0 if it cannot be told."""
+        """Return how many times as long torch's kernel takes; 0 if it cannot be told."""
         key = (name, dtype, *kind)
         if key not in self._gains:
             threads = torch.get_num_threads()
@@ -302,6 +326,7 @@ class HalfMath:
         return self._gains[key]
 
     def _kernel(self, name: str, product: Product) -> Callable[..., Any]:
+        """Return the kernel that replaces torch's: it widens calls of a slow type whose kind gains from that."""
         slow, own = self._slow, product.own
 
         def multiply(*args: Any, **options: Any) -> Any:
@@ -317,7 +342,7 @@ class HalfMath:
 
 
 def watch_half_types(module: Any) -> None:
-    """Meet a type where a module is called with it, or an autocast entered."""
+    """Measure a half type once a module is called with it, or an autocast to it is entered. `module`: torch."""
     own, model, autocast = HalfMath(os.environ.get(VARIABLE, "")), module.nn.Module, module.autocast
     compiler = module.compiler if is_new_enough(module.__version__, COMPILER) else module._utils
     call, enter = model.__call__, autocast.__enter__

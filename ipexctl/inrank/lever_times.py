@@ -1,4 +1,4 @@
-"""Measures what bf16 and a fused optimizer would bring to a profiled script: times its own matrix products, forward and
+"""Measure what bf16 and a fused optimizer would bring to a profiled script: time its own matrix products, forward and
 backward, and its optimizer's step, on tensors of the same sizes in each form.
 
 Nothing of the script is touched: neither its tensors nor a random number generator, and settings of torch are put back.
@@ -35,8 +35,12 @@ def measure_levers(
     *,
     is_busy: bool,
 ) -> list[dict[str, Any]]:
-    """`forwards`: product of the forward, in fp32 or left to torch in half → its seconds and calls; None for the other
-    products. Returns each lever with the seconds of all products, or of the optimizer, now and with it."""
+    """Return each lever with the seconds of all products, or of the optimizer, now and with it. Levers that these cores
+    or this torch lack are left out.
+
+    `forwards`: product of the forward, in fp32 or left to torch in half → its seconds and calls; None for the other
+    products.
+    """
     levers, threads = [], torch.get_num_threads()
     clock = time.process_time if is_busy or threads == 1 else time.perf_counter
     try:
@@ -55,7 +59,7 @@ def measure_levers(
 
 
 def measure_products(torch: Any, forwards: Mapping[Any, Any], clock: Callable[[], float]) -> dict[str, float]:
-    """Form → time of all products in it, relative to now; 0 for a form that these cores or this torch lack."""
+    """Return form → time of all products in it, relative to now; 0 for a form that these cores or this torch lack."""
     until = time.monotonic() + MOST_SECONDS
     of_fp32 = [*(["autocast"] if has_bf16() else []), *([] if is_rounding(torch) else ["rounded"])]
     of_type = {"fp32": of_fp32, **{name: ["widened"] for name in HALF}}
@@ -76,7 +80,8 @@ def measure_products(torch: Any, forwards: Mapping[Any, Any], clock: Callable[[]
 
 
 def fastest(forms: Mapping[str, Callable[[], object]], until: float, clock: Callable[[], float]) -> dict[str, float]:
-    """Shortest time of each, in turns, after one to warm up; empty if there was no time for that."""
+    """Return the shortest time of each form, in turns, after one to warm up. A form gets fewer turns once the time is
+    over, but at least one."""
     times: dict[str, list[float]] = {form: [] for form in forms}
     for _ in range(1 + ROUNDS):
         for form, run in forms.items():
@@ -85,11 +90,11 @@ def fastest(forms: Mapping[str, Callable[[], object]], until: float, clock: Call
             begun = clock()
             run()
             times[form].append(clock() - begun)
-    return {form: min(each[1:]) for form, each in times.items()}
+    return {form: min(turns[1:]) for form, turns in times.items()}
 
 
 def make_product(torch: Any, kind: Any, seconds: float) -> tuple[Callable[..., Any], list[Any], Any]:
-    """The function, its inputs, and the gradient of its result."""
+    """Return the function, its inputs, and the gradient of its result."""
     name, shapes, options, dtype = kind
     share = max(1.0, seconds / LONGEST, *(numbers(shape) / MOST_NUMBERS for shape in shapes))
     rows = max(1, int(shapes[0][0] / share))
@@ -109,6 +114,7 @@ def make_product(torch: Any, kind: Any, seconds: float) -> tuple[Callable[..., A
 
 
 def numbers(shape: Any) -> int:
+    """Return how many numbers a tensor of this shape has."""
     result = 1
     for size in shape:
         result *= int(size)
@@ -116,18 +122,20 @@ def numbers(shape: Any) -> int:
 
 
 def run_product(torch: Any, form: str, function: Callable[..., Any], inputs: list[Any], gradient: Any) -> None:
+    """Make a product and its gradients once, in this form: `now`, `autocast`, `rounded` or `widened`."""
     with torch.enable_grad(), rounding(torch) if form == "rounded" else contextlib.nullcontext():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=form == "autocast"):
-            result = function(*((each.float() for each in inputs) if form == "widened" else inputs))
+            result = function(*((tensor.float() for tensor in inputs) if form == "widened" else inputs))
         torch.autograd.grad(result.float(), inputs, gradient)
 
 
 @contextlib.contextmanager
 def rounding(torch: Any) -> Iterator[None]:
-    """As `--fp32-math bf16` does it (`rank_hooks.py`)."""
+    """Round the inputs of fp32 products to bf16 in the `with` block, as `--fp32-math bf16` does it
+    (`rank_hooks.py`)."""
     before = torch.get_float32_matmul_precision()
-    found: list[Any] = [getattr(torch.backends.mkldnn, name, None) for name in ("conv", "rnn")]
-    parts = [(part, part.fp32_precision) for part in found if hasattr(part, "fp32_precision")]
+    backends: list[Any] = [getattr(torch.backends.mkldnn, name, None) for name in ("conv", "rnn")]
+    parts = [(part, part.fp32_precision) for part in backends if hasattr(part, "fp32_precision")]
     try:
         torch.set_float32_matmul_precision("medium")
         for part, _ in parts:
@@ -140,7 +148,7 @@ def rounding(torch: Any) -> Iterator[None]:
 
 
 def measure_fused(torch: Any, optimizer: Any, clock: Callable[[], float]) -> float:
-    """Time of a fused step, relative to now; 0 if the optimizer is fused, or has no such step."""
+    """Return the time of a fused step, relative to now; 0 if the optimizer is fused already, or has no such step."""
     kind, groups = type(optimizer), optimizer.param_groups
     if (
         os.environ.get("IPEXCTL_FUSED_OPTIMIZER")
@@ -150,14 +158,14 @@ def measure_fused(torch: Any, optimizer: Any, clock: Callable[[], float]) -> flo
         )
     ):
         return 0.0
-    parameters = [each for group in groups for each in group["params"] if each.grad is not None]
-    if any(each.grad.is_sparse or each.dtype != torch.float32 for each in parameters):
+    parameters = [tensor for group in groups for tensor in group["params"] if tensor.grad is not None]
+    if any(tensor.grad.is_sparse or tensor.dtype != torch.float32 for tensor in parameters):
         return 0.0
-    every = 1 + sum(each.numel() for each in parameters) // MOST_NUMBERS
-    sizes = [min(getattr(each, "_local_tensor", each).numel(), MOST_NUMBERS) for each in parameters[::every]]
+    every = 1 + sum(tensor.numel() for tensor in parameters) // MOST_NUMBERS
+    sizes = [min(getattr(tensor, "_local_tensor", tensor).numel(), MOST_NUMBERS) for tensor in parameters[::every]]
     copies = [torch.full((size,), 0.5, dtype=torch.float32, requires_grad=True) for size in sizes if size]
-    for each in copies:
-        each.grad = torch.full_like(each, 0.5)
+    for tensor in copies:
+        tensor.grad = torch.full_like(tensor, 0.5)
     options = {name: value for name, value in groups[0].items() if name not in ("params", "fused", "foreach")}
     step = getattr(kind.step, "__wrapped__", None)  # without the hooks, which would count it
     if not copies or step is None:
@@ -176,6 +184,7 @@ def is_half_left() -> bool:
 
 
 def has_bf16() -> bool:
+    """True if this processor has instructions for bf16."""
     with open("/proc/cpuinfo") as file:
         flags = next((line.split() for line in file if line.startswith("flags")), [])
     return "avx512_bf16" in flags or "amx_bf16" in flags

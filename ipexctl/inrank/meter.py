@@ -67,6 +67,7 @@ class RingError(Exception):
 
 
 def check_of(number: int, totals: Totals) -> int:
+    """Return the last word of a record, by which a reader sees that the record is complete."""
     check = SALT ^ number
     for word in totals:
         check ^= word
@@ -115,14 +116,16 @@ class RingWriter:
         self._words[ASKED] = 0  # that was for a process before
 
     def _find_newest(self) -> tuple[int, Totals]:
+        """Return number and totals of the newest complete record; zeros if there is none."""
         newest, totals = 0, Totals(0)
         for fields in _RECORD.iter_unpack(self._map[:RING_SIZE]):
-            number, found = fields[0], Totals(*fields[1:8])
-            if number > newest and check_of(number, found) == fields[8]:
-                newest, totals = number, found
+            number, candidate = fields[0], Totals(*fields[1:8])
+            if number > newest and check_of(number, candidate) == fields[8]:
+                newest, totals = number, candidate
         return newest, totals
 
     def write(self, totals: Totals) -> None:
+        """Write the next record over the oldest one."""
         number = self._number + 1
         offset = (number - 1) % SLOTS * RECORD_SIZE
         check = check_of(number, totals)
@@ -132,18 +135,21 @@ class RingWriter:
         self._number = number
 
     def exchange_steps(self, made: int) -> int:
-        """Publish the steps of this process; returns the one after which to profile, or 0."""
+        """Publish the steps of this process; return the one after which to profile, or 0."""
         self._words[MADE] = made
         return self._words[ASKED]
 
     def profile_path(self) -> str:
+        """Return where the user's request wants the document of the profile."""
         return os.fsdecode(self._map[PATH:DOCUMENT].partition(b"\0")[0])
 
     def write_document(self, text: bytes) -> None:
+        """Replace the document. One that is too long is dropped, and the old one stays."""
         if len(text) < FILE_SIZE - DOCUMENT:
             self._map[DOCUMENT : DOCUMENT + len(text) + 1] = text + b"\0"
 
     def close(self) -> None:
+        """Give up the file and its lock, so that another process of this rank can write."""
         self._words.release()
         self._map.close()
         os.close(self._file)
@@ -188,7 +194,8 @@ WAITING, SHARED = f"{__package__}.waiting", f"{__package__}.collectives"
 
 
 def size_of(batch: Any, depth: int = DEPTH) -> int | None:
-    """First dimension of the first tensor in a batch; None without a tensor."""
+    """Return the first dimension of the first tensor in a batch that has one; None if there is none, or if it is nested
+    too deep."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -208,7 +215,7 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
 
 
 def tokens_in(batch: Any) -> int:
-    """Tokens of a batch for a language model, without padding; 0 if it is for another model."""
+    """Return the tokens of a batch for a language model, without padding; 0 if it is for another model."""
     tokens: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if len(getattr(tokens, "shape", ())) != 2:
         return 0
@@ -217,7 +224,7 @@ def tokens_in(batch: Any) -> int:
 
 
 def size_of_group() -> int:
-    """Ranks in torch's default process group; 1 without one, 0 if ranks may train together without it."""
+    """Return the ranks in torch's default process group; 1 without one, 0 if ranks may train together without it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
@@ -226,7 +233,8 @@ def size_of_group() -> int:
 
 
 def count_collectives() -> int | None:
-    """Collectives, sends and receives of all process groups so far; None if gloo alone does not make or number them."""
+    """Return the collectives, sends and receives of all process groups so far; None if gloo alone does not make or
+    number them."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None or not is_new_enough(str(sys.modules["torch"].__version__), NUMBERED):
         return None
@@ -243,15 +251,16 @@ def is_training_script(path: str, *, beside: bool) -> bool:
     processes = sys.modules.get("multiprocessing.process")
     if path == "/" or (processes is not None and next(processes._process_counter) > 1):
         return False
-    files, place = [path], os.path.join(os.path.dirname(path), "")
+    files, directory = [path], os.path.join(os.path.dirname(path), "")
     for module in list(sys.modules.values()) if beside else ():
         file = str(getattr(module, "__file__", None) or "")
-        if file.startswith(place) and "site-packages" not in file:
+        if file.startswith(directory) and "site-packages" not in file:
             files.append(file)
     return any(map(has_backward, files))
 
 
 def has_backward(path: str) -> bool:
+    """True if the text of a script has a backward. Raises an OSError if it can't be read."""
     with open(path, "rb") as file:
         return b".backward(" in file.read()
 
@@ -273,10 +282,12 @@ class StepCounter:
         self.has_batches = False
 
     def before_step(self) -> None:
-        """Called twice if an optimizer's step calls its base class's step."""
+        """Note that a step begins. It is called twice if an optimizer's step calls its base class's step."""
         self._is_stepping = True
 
     def after_step(self, optimizer: Any, thread: int) -> bool:
+        """Return True if the step that ends counts. It counts once, and not if it is of another optimizer than the
+        counted one."""
         if not self._is_stepping:
             return False
         self._is_stepping = False
@@ -300,6 +311,7 @@ class StepCounter:
         return self._candidate_steps >= SWITCH and self._candidate() is optimizer
 
     def _take_samples(self, thread: int) -> None:
+        """Add the samples and the waiting of the last iterator to the step, and note what makes them doubtful."""
         self._mixed_steps = self._mixed_steps + 1 if len(self._pending) > 1 else 0
         if self._mixed_steps > 1:  # one such step follows each evaluation
             self.flags |= MIXED
@@ -313,6 +325,8 @@ class StepCounter:
         self._unknown = 0
 
     def on_batch(self, iterator: int, size: int | None, wait: int, thread: int) -> None:
+        """Note a batch for the next step. `iterator`: identifies the loader's iterator. `size`: samples, None if
+        unknown. `wait`: nanoseconds that the script waited for it."""
         self.has_batches = True
         if len(self._pending) >= MOST_ITERATORS:
             self._pending.clear()
@@ -326,6 +340,8 @@ class StepCounter:
 
 
 class Meter:
+    """The step meter of this process. The hooks call its methods."""
+
     def __init__(self, path: str) -> None:
         self.is_on = True
         self.counter = StepCounter()
@@ -368,6 +384,7 @@ class Meter:
         atexit.register(self.finish)
 
     def turn_off(self) -> None:
+        """Stop metering for good, and drop the evidence. The script continues."""
         self.is_on = False
         self.evidence.turn_off()
 
@@ -387,11 +404,11 @@ class Meter:
             self.turn_off()
 
     def _gradients(self) -> int:
-        """Bytes of all models' gradients in units of 65,536, rounded up."""
+        """Return the bytes of all models' gradients in units of 65,536, rounded up."""
         return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
 
     def on_backward(self, tensors: Any) -> bool:
-        """Find the type of the matrix products in a graph; returns False if none are visible."""
+        """Find the type of the matrix products in a graph; return False if none are visible."""
         self._types = types = product_types(tensors)
         if types == {"torch.float32"} and not is_rounding(sys.modules["torch"]):
             self._products = FP32
@@ -429,10 +446,13 @@ class Meter:
                 self.evidence.turn_off()
 
     def before_step(self, optimizer: Any) -> None:
+        """Note that an optimizer's step begins, with what is seen before it."""
         self.counter.before_step()
         self.gather(self.evidence.before_step, optimizer, list(self._models))
 
     def after_step(self, optimizer: Any) -> None:
+        """Count an optimizer's step, and from time to time write a record, the document, and take a request to
+        profile."""
         if not self.is_on:
             return
         try:
@@ -462,7 +482,8 @@ class Meter:
             self.turn_off()
 
     def on_batch(self, iterator: Any, batch: Any, wait: int, rows: int | None = None) -> None:
-        """`rows`: of the dataset, which a batch may have packed; None if unknown."""
+        """Note a batch that a DataLoader gave. `rows`: of the dataset, which a batch may have packed; None if
+        unknown."""
         try:
             if self.evidence.is_on:
                 self.evidence.on_batch(iterator, batch)
@@ -482,6 +503,7 @@ class Meter:
         self._paused = self.counter.steps, self.counter.samples, self.counter.wait
 
     def resume(self) -> None:
+        """Count steps again, from where `pause` stopped counting. It does nothing unless `pause` was called."""
         if self._paused is not None:
             self.counter.steps, self.counter.samples, self.counter.wait = self._paused
             self._paused = None
@@ -489,6 +511,7 @@ class Meter:
             self._write(self._stepped_at)
 
     def _write(self, now: int) -> None:
+        """Write a record with all totals, unless the meter is paused, off, or without a ring."""
         if self._paused is not None or not self.is_on:
             return
         if not self._has_ring():
@@ -511,6 +534,8 @@ class Meter:
         counter.flags = 0
 
     def _has_ring(self) -> bool:
+        """True if this process writes the ring; the first call opens it. If another process has it, the meter is turned
+        off."""
         if self._ring is None and self.is_on:
             try:
                 self._ring = RingWriter(self._path)
@@ -521,6 +546,7 @@ class Meter:
         return self.is_on
 
     def _write_document(self) -> None:
+        """Write what the levers did, the progress and the evidence, if there is something to tell."""
         notes = [lever.note(self._reason_of(lever.name)) for lever in acting_levers.values()]
         if os.environ.get("IPEXCTL_FP32_MATH"):
             reason = self._reason_against_rounding()
@@ -539,7 +565,7 @@ class Meter:
             self._ring.write_document(json.dumps(document, separators=(",", ":")).encode())
 
     def _reason_of(self, name: str) -> str:
-        """Why a lever did not act, if it does not know better."""
+        """Return why a lever did not act, for a lever that noted no reason."""
         if name != "fused_optimizer":
             return "no model with fp32 parameters was called" if name == "autocast" else "no model was wrapped"
         names = " and ".join(sorted(self._optimizers)[:4])
@@ -561,6 +587,7 @@ class Meter:
             begin(self, self._ring.profile_path(), asked)
 
     def _check_loss(self) -> None:
+        """Note since which step the loss is undefined or infinite, and the last finite loss."""
         if self._loss is None:
             return
         value, self._loss = float(self._loss), None
@@ -575,13 +602,14 @@ class Meter:
             self._inf_since = self._inf_since or step
 
     def _find_group(self, fewest: int = ALONE_STEPS) -> None:
-        """`fewest`: steps from which a rank without a group trains alone."""
-        found = size_of_group()
-        self._largest = max(self._largest, found)
+        """Note how many ranks train together, and whether this rank exchanges anything. `fewest`: steps from which a
+        rank without a group trains alone."""
+        size = size_of_group()
+        self._largest = max(self._largest, size)
         if self.counter.steps < fewest:
             self._group = 0
             return
-        self._group = self._largest if found else 0
+        self._group = self._largest if size else 0
         if self._collectives is not None and (self._models or count_collectives() != self._collectives):
             self._collectives = None
         is_known = self.counter.steps > 1  # the first step's collectives came before
@@ -615,6 +643,7 @@ _meter: Meter | None = None
 
 
 def meter() -> Meter:
+    """Return the meter of this process. The first call makes it."""
     global _meter
     if _meter is None:
         _meter = Meter(os.environ.get("IPEXCTL_METER", ""))
@@ -622,19 +651,21 @@ def meter() -> Meter:
 
 
 def watch_optimizers(module: Any) -> None:
+    """Call the meter before and after each step of an optimizer. `module`: torch.optim.optimizer. It does nothing in a
+    torch without these hooks."""
     own, torch = meter(), sys.modules["torch"]  # torch is still being imported, so its parts are looked up later
     version = str(getattr(torch, "__version__", ""))
     if not is_new_enough(version):
         return
-    place = place_of_compiler(torch)
+    part = place_of_compiler(torch)
 
     def before(optimizer: Any, *_: Any) -> None:
         # torch.compile would trace this into a compiled step, so for torch.compile the function is empty.
-        if not getattr(torch, place).is_compiling():
+        if not getattr(torch, part).is_compiling():
             own.before_step(optimizer)
 
     def after(optimizer: Any, *_: Any) -> None:
-        if not getattr(torch, place).is_compiling():
+        if not getattr(torch, part).is_compiling():
             own.after_step(optimizer)
 
     module.register_optimizer_step_pre_hook(before)
@@ -643,26 +674,28 @@ def watch_optimizers(module: Any) -> None:
 
 
 def place_of_compiler(torch: Any) -> str:
-    """The part of torch that has `is_compiling`."""
+    """Return the name of the part of torch that has `is_compiling`."""
     return "compiler" if is_new_enough(str(getattr(torch, "__version__", "")), COMPILER) else "_utils"
 
 
 def is_new_enough(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
+    """True if a version of torch is at least `oldest`. False for a version without two numbers."""
     major, minor = [*version.split("."), ""][:2]
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= oldest
 
 
 def watch_backward(module: Any) -> None:
+    """Look at the graph of each backward before it is run. `module`: torch.autograd."""
     own, backward = meter(), module.backward
     graphs, is_seen = 0, False
     torch = sys.modules["torch"]
-    place = place_of_compiler(torch)
+    part = place_of_compiler(torch)
 
     @functools.wraps(backward)
     def inspect_graph(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal graphs, is_seen
         is_training, own.is_used, own.is_training = own.is_training, True, False
-        if own.is_on and not getattr(torch, place).is_compiling():
+        if own.is_on and not getattr(torch, part).is_compiling():
             try:
                 own.note_loss(tensors)
                 own.compare_parameters(tensors, is_training)
@@ -672,7 +705,7 @@ def watch_backward(module: Any) -> None:
             except Exception:  # noqa: BLE001  # the type stays unknown then
                 is_seen = True
         result = backward(tensors, *args, **kwargs)
-        if not getattr(torch, place).is_compiling():
+        if not getattr(torch, part).is_compiling():
             own.gather(own.evidence.after_backward)
         return result
 
@@ -680,6 +713,7 @@ def watch_backward(module: Any) -> None:
 
 
 def watch_modules(module: Any) -> None:
+    """Note that the process uses torch, once it builds the first module. `module`: torch.nn.modules.module."""
     own = meter()
     call_at_first(module.Module, lambda: setattr(own, "is_used", True))
 
@@ -699,8 +733,8 @@ def call_at_first(kind: Any, note: Callable[[], None]) -> None:
 
 
 def product_types(tensors: Any) -> set[str]:
-    """Result types of the matrix products in a graph. Saved tensors are not read, because with checkpointing that would
-    compute them."""
+    """Return the result types of the matrix products in a graph. Saved tensors are not read, because with checkpointing
+    that would compute them."""
     types = set()
     for node in nodes_of(tensors):
         name = node.name().lower()
@@ -710,29 +744,30 @@ def product_types(tensors: Any) -> set[str]:
 
 
 def nodes_of(tensors: Any) -> Iterator[Any]:
-    """Up to MOST_NODES nodes of the graph of a tensor, or of several."""
+    """Yield up to MOST_NODES nodes of the graph of a tensor, or of several."""
     given = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
     nodes = [tensor.grad_fn for tensor in given if tensor.grad_fn is not None]
     seen = set(nodes)
     while nodes and len(seen) < MOST_NODES:
         node = nodes.pop()
         yield node
-        found = {following for following, _ in node.next_functions if following is not None} - seen
-        seen |= found
-        nodes.extend(found)
+        unseen = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= unseen
+        nodes.extend(unseen)
 
 
 def parameters_of(tensors: Any) -> list[tuple[weakref.ref[Any], Any]]:
-    """The smallest parameters of a graph with their values; empty if the graph has other leaves, which may be the
-    inputs of a saliency map, or DTensors."""
-    found = [node.variable for node in nodes_of(tensors) if hasattr(node, "variable")]
-    if any(type(each) is not sys.modules["torch"].nn.Parameter for each in found):
+    """Return the smallest parameters of a graph with their values. Empty if the graph has other leaves, which may be
+    the inputs of a saliency map, or DTensors."""
+    leaves = [node.variable for node in nodes_of(tensors) if hasattr(node, "variable")]
+    if any(type(parameter) is not sys.modules["torch"].nn.Parameter for parameter in leaves):
         return []
-    smallest = sorted(found, key=lambda each: int(each.numel()))[:COMPARED]
-    return [(weakref.ref(each), each.detach().reshape(-1)[:ELEMENTS].clone()) for each in smallest]
+    smallest = sorted(leaves, key=lambda parameter: int(parameter.numel()))[:COMPARED]
+    return [(weakref.ref(parameter), parameter.detach().reshape(-1)[:ELEMENTS].clone()) for parameter in smallest]
 
 
 def is_unchanged(ref: weakref.ref[Any], value: Any) -> bool:
+    """True if the parameter still exists and has these values."""
     now = ref()
     return now is not None and bool((now.detach().reshape(-1)[:ELEMENTS] == value).all())
 
@@ -771,12 +806,12 @@ def watch_loaders(module: Any) -> None:
 def watch_inputs(own: Meter) -> None:
     """See what models in DistributedDataParallel are fed."""
     torch = sys.modules["torch"]
-    kind, place = torch.nn.parallel.DistributedDataParallel, place_of_compiler(torch)
+    kind, part = torch.nn.parallel.DistributedDataParallel, place_of_compiler(torch)
     prepare = kind._pre_forward
 
     @functools.wraps(prepare)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and not getattr(torch, place).is_compiling():
+        if torch.is_grad_enabled() and not getattr(torch, part).is_compiling():
             own.gather(own.evidence.on_forward, self, (inputs, kwargs))
         return prepare(self, *inputs, **kwargs)
 
@@ -784,6 +819,8 @@ def watch_inputs(own: Meter) -> None:
 
 
 def watch_samplers(module: Any) -> None:
+    """Note each pass over a DistributedSampler, and each epoch that the script tells it. `module`:
+    torch.utils.data.distributed."""
     own, kind = meter(), module.DistributedSampler
     give = kind.__iter__
 
@@ -807,13 +844,13 @@ def watch_samplers(module: Any) -> None:
 def watch_collectives(module: Any) -> None:
     """Count what the script's own collectives send. DDP's are made in C++."""
     own, torch = meter(), module.torch
-    place = place_of_compiler(torch)
+    part = place_of_compiler(torch)
 
     def counting(function: Callable[..., Any], *, is_peer_to_peer: bool) -> Callable[..., Any]:
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             # torch.compile would trace the counting, and compile anew for each count.
-            is_traced = getattr(torch, place).is_compiling()
+            is_traced = getattr(torch, part).is_compiling()
             if not is_traced and not is_called_by_us(sys._getframe(1)):
                 is_sum = function.__name__.startswith("all_reduce")
                 values = [*args, *kwargs.values()]
@@ -847,6 +884,8 @@ def watch_fused_steps(module: Any) -> None:
 
 
 def _counting(step: Callable[..., Any], own: Meter) -> Callable[..., Any]:
+    """Return a fused step that the meter counts."""
+
     @functools.wraps(step)
     def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         own.before_step(optimizer)

@@ -56,6 +56,8 @@ PRODUCTS = {
 
 
 class Event(NamedTuple):
+    """An event of the profiler, with times in nanoseconds."""
+
     name: str
     begin: int
     end: int
@@ -71,6 +73,8 @@ class Event(NamedTuple):
 
 
 class Parts(NamedTuple):
+    """Nanoseconds of each part of a window."""
+
     data: int
     forward: int
     backward: int
@@ -83,8 +87,12 @@ class Parts(NamedTuple):
 
 
 class Operators(NamedTuple):
+    """What the operators of a window did."""
+
     rows: list[dict[str, Any]]
+    """The operators with most time, as the document has them."""
     flops: int
+    """Floating-point operations of all products."""
     dtype: str
     """The type in which most of them are."""
     products: int
@@ -100,6 +108,7 @@ class Operators(NamedTuple):
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans sorted and without overlaps; spans that touch become one, and empty ones are left out."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:
@@ -110,36 +119,39 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def subtract_spans(spans: Spans, others: Spans) -> list[tuple[int, int]]:
-    """What of `spans` is in none of `others`; both sorted and without overlaps, as from `merge_spans`."""
+    """Return what of `spans` is in none of `others`; both sorted and without overlaps, as from `merge_spans`."""
     left, at = [], 0
     for begin, end in spans:
         while at < len(others) and others[at][1] <= begin:
             at += 1
-        place = at
-        while place < len(others) and others[place][0] < end:
-            if others[place][0] > begin:
-                left.append((begin, others[place][0]))
-            begin = max(begin, others[place][1])
-            place += 1
+        position = at
+        while position < len(others) and others[position][0] < end:
+            if others[position][0] > begin:
+                left.append((begin, others[position][0]))
+            begin = max(begin, others[position][1])
+            position += 1
         if begin < end:
             left.append((begin, end))
     return left
 
 
 def intersect_spans(spans: Spans, others: Spans) -> list[tuple[int, int]]:
+    """Return what is in both; both sorted and without overlaps, as from `merge_spans`."""
     return subtract_spans(spans, subtract_spans(spans, others))
 
 
 def spans_of(events: Iterable[Event]) -> list[tuple[int, int]]:
+    """Return the times of the events as merged spans."""
     return merge_spans((event.begin, event.end) for event in events)
 
 
 def total_length(spans: Spans) -> int:
+    """Return the sum of the lengths. Spans that overlap would count twice."""
     return sum(end - begin for begin, end in spans)
 
 
 def training_thread(events: Iterable[Event]) -> int | None:
-    """The thread with most events: its number is the profiler's own."""
+    """Return the thread with most events, by the profiler's own number; None if there are no events."""
     counts: dict[int, int] = {}
     for event in events:
         if not event.is_async:
@@ -148,7 +160,8 @@ def training_thread(events: Iterable[Event]) -> int | None:
 
 
 def split_window(events: Sequence[Event], edges: Sequence[int], optimizer: Spans) -> Parts:
-    """`edges`: begin and end of each step; `optimizer`: where the hooks saw an optimizer's step."""
+    """Divide a window into its parts. `edges`: begin and end of each step. `optimizer`: where the hooks saw an
+    optimizer's step."""
     thread, window = training_thread(events), [(edges[0], edges[-1])]
     own = [event for event in events if event.thread == thread and not event.is_async]
     own.sort(key=lambda event: (event.begin, -event.end))
@@ -184,30 +197,33 @@ def is_work(event: Event) -> bool:
 
 
 def _open(events: Iterable[Event], own: Iterable[Event], thread: int | None) -> list[tuple[int, int]]:
-    """From the end of the operator that queued a collective: a thread of the backend may begin it later."""
+    """Return when collectives were under way, from the end of the operator that queued each: a thread of the backend
+    may begin it later."""
     queued = sorted(event.end for event in own if COLLECTIVE.match(event.name))
-    found = []
+    waits = []
     for event in events:
         if (event.is_async or event.thread != thread) and QUEUED.match(event.name):
             at = bisect.bisect_right(queued, event.begin) - 1
-            found.append((queued[at] if at >= 0 else event.begin, event.end))
-    return found
+            waits.append((queued[at] if at >= 0 else event.begin, event.end))
+    return waits
 
 
 def _top_level(own: Sequence[Event]) -> tuple[list[Event], dict[int, int]]:
-    """The outermost events, and for each event the index of the one around it. Named ranges do not count."""
+    """Return the outermost events, and for each event the index of the one around it. Named ranges do not count."""
     tops: list[Event] = []
     places: dict[int, int] = {}
-    for place, event in enumerate(own):
+    for index, event in enumerate(own):
         if event.scope == USER and not event.name.startswith("FSDP::") and event.name != ALL_REDUCE:
             continue
         if not tops or event.begin >= tops[-1].end:
             tops.append(event)
-        places[place] = len(tops) - 1
+        places[index] = len(tops) - 1
     return tops, places
 
 
 def _backward(tops: Sequence[Event], data: Spans) -> list[tuple[int, int]]:
+    """Return the backward passes: runs of autograd's nodes with the work of DDP or FSDP behind them, divided where a
+    batch was taken."""
     edges = sorted(edge for span in data for edge in span)
     runs: list[list[int]] = []
     is_open = False
@@ -227,19 +243,20 @@ def _backward(tops: Sequence[Event], data: Spans) -> list[tuple[int, int]]:
 def _forward(
     own: Sequence[Event], tops: Sequence[Event], top_of: dict[int, int], backward: Spans, others: Sequence[Spans]
 ) -> list[tuple[int, int]]:
-    """From the first to the last operator that a node names by its sequence number, without the other parts between.
-    An operator that is not differentiated has the next number, so the last one before the node counts."""
+    """Return the forward passes: from the first to the last operator that a node names by its sequence number, without
+    the other parts between. An operator that is not differentiated has the next number, so the last one before the node
+    counts."""
     begins = [begin for begin, _ in backward]
     last: dict[tuple[int, int], int] = {}
     matched = set()
-    for place, event in enumerate(own):
+    for index, event in enumerate(own):
         at = bisect.bisect_right(begins, event.begin) - 1
         if event.name.startswith(NODE):
-            found = last.get((event.forward_thread, event.sequence))
-            if found is not None:
-                matched.add(found)
+            operator = last.get((event.forward_thread, event.sequence))
+            if operator is not None:
+                matched.add(operator)
         elif event.scope == FUNCTION and event.sequence >= 0 and not (at >= 0 and event.begin < backward[at][1]):
-            last[event.thread, event.sequence] = top_of.get(place, -1)
+            last[event.thread, event.sequence] = top_of.get(index, -1)
     cuts = sorted(edge for spans in others for span in spans for edge in span)
     pieces: dict[int, tuple[int, int]] = {}
     for top in (tops[number] for number in matched if number >= 0):
@@ -250,8 +267,8 @@ def _forward(
 
 
 def count_flops(event: Event) -> int:
-    """Floating-point operations of a matrix product; 0 for any other operator. The backward of a convolution counts
-    as its forward, because its event does not show the size of the result."""
+    """Return the floating-point operations of a matrix product; 0 for any other operator. The backward of a convolution
+    counts as its forward, because its event does not show the size of the result."""
     name, shapes = event.name, event.shapes
     try:
         if name in PRODUCTS:
@@ -276,6 +293,7 @@ def count_flops(event: Event) -> int:
 
 
 def multiply(sizes: Iterable[int]) -> int:
+    """Return the product of the sizes; 1 if there are none."""
     result = 1
     for size in sizes:
         result *= int(size)
@@ -283,16 +301,20 @@ def multiply(sizes: Iterable[int]) -> int:
 
 
 def is_product(event: Event) -> bool:
+    """True for a matrix product or a convolution. Attention does not count."""
     return event.name in PRODUCTS or event.name.startswith(("aten::mkldnn_convolution", "aten::convolution_backward"))
 
 
 def forward_of(event: Event, types: Collection[str] = ("fp32",)) -> Any:
-    """Name, shapes, options and type of a product, to repeat it; None for another operator, or in another type."""
+    """Return name, shapes, options and type of a product, to repeat it; None for another operator, or in another
+    type."""
     kind, dtype = kind_of(event), describe_inputs(event)[1]
     return None if kind is None or dtype not in types else (*kind, dtype)
 
 
 def kind_of(event: Event) -> Any:
+    """Return name, shapes and options of a product, as `forward_of` has them; None for another operator, and for one
+    whose inputs are unknown here."""
     name, shapes = event.name, event.shapes
     try:
         if name in PRODUCTS:
@@ -313,7 +335,7 @@ def kind_of(event: Event) -> Any:
 
 
 def sum_operators(events: Iterable[Event], types: Collection[str] = ("fp32",)) -> Operators:
-    """The operators with most time of their own, and the FLOPs; an operator inside a counted one does not count.
+    """Return the operators with most time of their own, and the FLOPs. An operator inside a counted one does not count.
     `types`: of products to be repeated."""
     times: dict[tuple[str, str, str], list[int]] = {}
     of_dtype: dict[str, int] = {}
@@ -363,7 +385,9 @@ def sum_operators(events: Iterable[Event], types: Collection[str] = ("fp32",)) -
 
 
 def describe_inputs(event: Event) -> tuple[str, str]:
+    """Return shapes, such as `64x512 512x512`, and the type of the inputs; both empty if the event does not show
+    them."""
     shapes = " ".join("x".join(map(str, shape)) for shape in event.shapes if shape and not isinstance(shape[0], list))
     # A bias comes first, in the type of the others; a mask of another type does too.
-    found = [DTYPES[dtype] for dtype in event.dtypes if dtype in DTYPES]
-    return shapes[:MOST_TEXT], found[0] if found else next((d for d in event.dtypes if d and "Scalar" not in d), "")
+    types = [DTYPES[dtype] for dtype in event.dtypes if dtype in DTYPES]
+    return shapes[:MOST_TEXT], types[0] if types else next((d for d in event.dtypes if d and "Scalar" not in d), "")

@@ -1,4 +1,4 @@
-"""Profiles two optimizer steps of an unchanged script with torch's profiler, and measures what the cores can do.
+"""Profile two optimizer steps of an unchanged script with torch's profiler, and measure what the cores can do.
 
 A `StepProfiler` is put around the step meter's hooks: by `watch_steps` for `run --profile`, which begins after WARM_UP
 steps, and by `begin` for `why --profile`, which names the step. The profile is of STEPS steps, or of one that needs
@@ -57,13 +57,22 @@ class SteppedMeter(Protocol):
     counter: Any
     made: int
 
-    def before_step(self, optimizer: Any) -> None: ...
-    def after_step(self, optimizer: Any) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+    def before_step(self, optimizer: Any) -> None:
+        """Note that an optimizer's step begins."""
+
+    def after_step(self, optimizer: Any) -> None:
+        """Count an optimizer's step."""
+
+    def pause(self) -> None:
+        """Count no steps until `resume`."""
+
+    def resume(self) -> None:
+        """Count steps again."""
 
 
 class StepProfiler:
+    """Profiles some steps of a script, and then puts everything back."""
+
     def __init__(self, own: SteppedMeter, path: str, start: int = 0) -> None:
         """`start`: the step after which a live run is profiled; 0 with `run --profile`."""
         self.meter, self._path = own, path
@@ -84,12 +93,15 @@ class StepProfiler:
     # What happens in the script
 
     def before_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
+        """Call the meter's own function before an optimizer's step, and note when the step begins. A window that has
+        taken too much ends before that."""
         self.check_limits()
         if self._profile is not None:
             self._stepping = time.time_ns()
         step(optimizer)
 
     def after_step(self, step: Callable[[Any], None], optimizer: Any) -> None:
+        """Call the meter's own function after an optimizer's step, and begin or end the window if it is time."""
         before = self.meter.counter.steps
         step(optimizer)
         if self.is_over:
@@ -101,13 +113,14 @@ class StepProfiler:
             self.run_guarded(self._on_step)
 
     def run_guarded(self, action: Callable[[], None]) -> None:
-        """The script trains on without a profile if this fails."""
+        """Do something; if it fails, end the profile and let the script train on."""
         try:
             action()
         except Exception as error:  # noqa: BLE001
             self.end(f"{type(error).__name__}: {error}")
 
     def _on_step(self) -> None:
+        """Count a step, and begin or end the window after it."""
         self._steps += 1
         if threading.current_thread() is not threading.main_thread():
             self.end("the script trains in another thread than its main one")
@@ -130,6 +143,7 @@ class StepProfiler:
             self.run_guarded(self._cut)
 
     def before_fork(self) -> None:
+        """End the window, to begin again later: the child would go on recording."""
         if self._profile is not None and threading.current_thread() is threading.main_thread():
             self.run_guarded(self._start_over)
 
@@ -139,6 +153,7 @@ class StepProfiler:
             self.is_over, self._profile = True, None
 
     def on_other_profiler(self) -> None:
+        """Give way to a profiler that the script makes."""
         if self._is_ours or self.is_over:
             return
         if threading.current_thread() is threading.main_thread():
@@ -147,6 +162,7 @@ class StepProfiler:
             self._begun = 0.0  # the window ends at the next batch, backward or step
 
     def at_exit(self) -> None:
+        """Say that the script ended too early for a profile, if it made a step and has none."""
         if self._steps and not self.is_over:
             steps = f"{self._steps} optimizer step{'s' * (self._steps != 1)}"
             end = f"the profile begins after {self._start_after} and takes {STEPS}"
@@ -155,6 +171,7 @@ class StepProfiler:
     # The window
 
     def _start(self) -> None:
+        """Begin the window, unless another profiler is on, or forks have ended it too often."""
         autograd = self._torch.autograd
         self._starts += 1
         if autograd._profiler_enabled():
@@ -180,7 +197,7 @@ class StepProfiler:
         self._edges = [time.time_ns()]
 
     def _stop(self) -> Any:
-        """The results of the window, whose end the caller has noted in `_edges`."""
+        """Stop the profiler and return its results. The caller has noted the end of the window in `_edges`."""
         profile, self._profile = self._profile, None
         self._cpu, before, now = time.process_time() - self._cpu, self._thread, thread_times()
         self._thread = (now[0] - before[0], now[1] - before[1]) if now is not None and before is not None else None
@@ -197,6 +214,7 @@ class StepProfiler:
         self._finish(self._stop(), is_cut=is_cut)
 
     def _start_over(self) -> None:
+        """Drop the window and begin again after WARM_UP steps."""
         self._stop()
         self.meter.resume()
         self._ends, self._start_after = [], self._steps + WARM_UP
@@ -224,6 +242,8 @@ class StepProfiler:
                 setattr(owner, name, before)
 
     def _finish(self, results: Any, *, is_cut: bool = False) -> None:
+        """Reduce the window to its document, and measure what the cores can do. A window with too many events gives no
+        profile."""
         count = len(results.events())
         if count > MOST_EVENTS:
             self.end(f"{len(self._edges) - 1} of its steps have more than {MOST_EVENTS:,} events")
@@ -292,7 +312,8 @@ class StepProfiler:
         return name
 
     def _measure_peak(self, dtype: str) -> tuple[float, float]:
-        """FLOP/s of the fastest matrix product, and how many times slower the median one of its size was."""
+        """Return the FLOP/s of the fastest matrix product, and how many times slower the median one of its size was;
+        zeros for an unknown type."""
         torch = self._torch
         types = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
         if dtype not in types:
@@ -313,6 +334,7 @@ class StepProfiler:
         self._leave()
 
     def _leave(self) -> None:
+        """Put everything back; the meter counts again."""
         self.is_over = True
         self._put_back()
         self.meter.resume()
@@ -321,6 +343,8 @@ class StepProfiler:
 
 
 def _checking(check: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a call of `check` before it."""
+
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         check()
@@ -330,6 +354,7 @@ def _checking(check: Callable[[], None], function: Callable[..., Any]) -> Callab
 
 
 def read_events(results: Any) -> Iterator[Event]:
+    """Yield the events of torch's results, in nanoseconds in all versions."""
     for event in results.events():
         if hasattr(event, "start_ns"):
             begin, duration = event.start_ns(), event.duration_ns()
@@ -351,6 +376,7 @@ def read_events(results: Any) -> Iterator[Event]:
 
 
 def fastest_product(torch: Any, dtype: Any) -> tuple[float, float]:
+    """Return the FLOP/s of the fastest matrix product, and how many times slower the median one of its size was."""
     until = time.monotonic() + PEAK_SECONDS
     best, spread = 0.0, 1.0
     for size in SIZES:
@@ -371,14 +397,14 @@ def fastest_product(torch: Any, dtype: Any) -> tuple[float, float]:
 
 
 def own_cores() -> int:
-    """Cores that this rank may use, or its share of the host's if it is not bound."""
+    """Return the cores that this rank may use, or its share of the host's if it is not bound."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     share = (os.cpu_count() or 1) // max(1, int(ranks) if ranks.isdigit() else 1)
     return min(len(os.sched_getaffinity(0)), max(1, share))
 
 
 def thread_times() -> tuple[float, float] | None:
-    """Seconds of the main thread on a processor, and in a run queue; None if this kernel does not tell."""
+    """Return the seconds of the main thread on a processor, and in a run queue; None if this kernel does not tell."""
     try:
         with open("/proc/self/schedstat", "rb") as file:
             ran, waited, _ = map(int, file.read().split())
@@ -388,11 +414,13 @@ def thread_times() -> tuple[float, float] | None:
 
 
 def resident_memory() -> int:
+    """Return the bytes of memory that this process has."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def pack_trace(source: str, target: str) -> None:
+    """Write a compressed copy of a trace, without paths of the run and of the account's home."""
     directory, home = os.fsencode(os.path.dirname(source)), os.fsencode(os.path.expanduser("~"))
     with open(source, "rb") as text, open_private(target) as file, gzip.open(file, "wb", 5) as packed:
         for line in text:
@@ -400,11 +428,12 @@ def pack_trace(source: str, target: str) -> None:
 
 
 def open_private(path: str) -> Any:
+    """Open a file to write, which only this account may read if it is new."""
     return open(path, "wb", opener=functools.partial(os.open, mode=0o600))
 
 
 def write_document(path: str, **fields: Any) -> None:
-    """Rename it into place, so that the wrapper reads all of it or nothing."""
+    """Write the document of a profile. It is renamed into place, so that the wrapper reads all of it or nothing."""
     with open_private(f"{path}.part") as file:
         file.write(json.dumps(fields).encode())
     os.replace(f"{path}.part", path)
@@ -416,6 +445,7 @@ _watched: set[type] = set()
 
 
 def watch_steps(own: SteppedMeter) -> None:
+    """Begin to profile for `run --profile`; the path of the document is in $IPEXCTL_PROFILE."""
     _put_around(StepProfiler(own, os.environ[VARIABLE]))
 
 
@@ -427,6 +457,7 @@ def begin(own: SteppedMeter, path: str, start: int) -> None:
 
 
 def _begin(profiler: StepProfiler, start: int) -> None:
+    """Put a profiler around the meter, unless the request came too late or the script has a profiler of its own."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # as in rank_hooks.py; read at the first profile
     for name in ("torch.autograd.profiler", "torch.profiler.profiler"):
         if name in sys.modules:
@@ -434,7 +465,7 @@ def _begin(profiler: StepProfiler, start: int) -> None:
     kinds = tuple(_watched)
     if profiler.meter.made >= start:
         profiler.end(f"the request came after step {start}, when it was to begin: try again")
-    elif any(issubclass(type(each), kinds) and not hasattr(each, "_is_of_ipexctl") for each in gc.get_objects()):
+    elif any(issubclass(type(other), kinds) and not hasattr(other, "_is_of_ipexctl") for other in gc.get_objects()):
         profiler.end(OTHER_PROFILER)
     else:
         _put_around(profiler)
@@ -452,7 +483,7 @@ def _put_around(profiler: StepProfiler) -> None:
 
 
 def watch_profilers(module: Any) -> None:
-    """Notice a profiler that the script makes."""
+    """Give way to each profiler that the script makes from now on. `module`: one of torch that has profilers."""
     for name in ("profile", "_KinetoProfile"):
         kind = getattr(module, name, None)
         if isinstance(kind, type) and kind not in _watched:
@@ -461,6 +492,8 @@ def watch_profilers(module: Any) -> None:
 
 
 def _noticing(construct: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of a profiler of the script, which ends ours."""
+
     @functools.wraps(construct)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if _profiler is not None:

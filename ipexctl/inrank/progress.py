@@ -23,8 +23,9 @@ DIRECTORY = os.path.join(os.path.dirname(__file__), "")
 
 
 def planned_steps(done: int) -> tuple[int, int]:
-    """Steps of the whole training, and those before this process; (0, 0) if unknown. An optimizer's step calls it."""
-    total, before, place = 1, 0, ""
+    """Return the steps of the whole training, and those before this process; (0, 0) if unknown. An optimizer's step
+    calls it."""
+    total, before, script = 1, 0, ""
     frame: Any = sys._getframe(1)
     for _ in range(DEEPEST):
         if frame is None:
@@ -33,20 +34,23 @@ def planned_steps(done: int) -> tuple[int, int]:
             return steps
         file = frame.f_code.co_filename
         if "site-packages" not in file and not file.startswith(DIRECTORY) and file[:1] != "<":
-            found = loops_of(frame)
-            if found is None:
+            loops = loops_of(frame)
+            if loops is None:
                 return 0, 0
-            for length, skipped in found:
+            for length, skipped in loops:
                 before += skipped * total
                 total *= length + skipped
-            place = place or (file if found else "")
+            script = script or (file if loops else "")
         frame = frame.f_back
-    return (total, before) if place and total - before >= max(done, 2) else (0, 0)
+    return (total, before) if script and total - before >= max(done, 2) else (0, 0)
 
 
 def first_step(optimizer: Any) -> tuple[int, bool]:
-    """Number of a process's first step, and whether a Trainer says so; else by the optimizer's state, which a script
-    may have left out of its checkpoint. (0, False) if unknown. An optimizer's step calls it."""
+    """Return the number of the process's first step, and whether a Trainer says so; (0, False) if unknown. An
+    optimizer's step calls it.
+
+    Without a Trainer, the optimizer's state tells, which a script may have left out of its checkpoint.
+    """
     frame: Any = sys._getframe(1)
     for _ in range(DEEPEST):
         if frame is None:
@@ -56,11 +60,13 @@ def first_step(optimizer: Any) -> tuple[int, bool]:
         if type(state).__name__ == "TrainerState" and type(step) is int:
             return step + 1, True
         frame = frame.f_back
-    steps = (each["step"] for each in getattr(optimizer, "state", {}).values() if "step" in each)
+    steps = (kept["step"] for kept in getattr(optimizer, "state", {}).values() if "step" in kept)
     return int(next(steps, 0)), False
 
 
 def named_steps(variables: dict[str, Any], done: int) -> tuple[int, int]:
+    """Return the steps of the whole training, and those before this process, by names in a frame such as `max_steps`;
+    the first is 0 if no name tells. `done`: steps of this process so far."""
     holders = [vars(variables[name]) for name in HOLDERS if hasattr(variables.get(name), "__dict__")]
     states = [vars(each["state"]) for each in holders if hasattr(each.get("state"), "__dict__")]
     counts = (each.get(name) for each in (*states, variables, *holders) for name in COUNTERS)
@@ -80,21 +86,22 @@ def named_steps(variables: dict[str, Any], done: int) -> tuple[int, int]:
 
 
 def loops_of(frame: Any) -> list[tuple[int, int]] | None:
-    """Lengths of the loops around the frame's line, the innermost first, each with what a resumed script leaves out;
-    None if one is unknown."""
-    found = []
+    """Return the lengths of the loops around the frame's line, the innermost first, each with what a resumed script
+    leaves out. None if one is unknown."""
+    lengths = []
     for source, loop in _loops(frame.f_code.co_filename):
         if not loop.lineno < frame.f_lineno <= (loop.end_lineno or 0) or frame.f_code.co_firstlineno > loop.lineno:
             continue
         length = length_of(loop.iter, frame) if isinstance(loop, ast.For) else None
         if not length or not length[0] or any(word in source for word in ACCUMULATES):
             return None
-        found.append(length)
-    return found[::-1]
+        lengths.append(length)
+    return lengths[::-1]
 
 
 @functools.lru_cache(maxsize=32)
 def _loops(file: str) -> list[tuple[str, Any]]:
+    """Return the loops of a file, each with the file's text; empty if it can't be parsed."""
     source = "".join(linecache.getlines(file))
     try:
         return [(source, node) for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.For, ast.While))]
@@ -103,10 +110,12 @@ def _loops(file: str) -> list[tuple[str, Any]]:
 
 
 def length_of(node: Any, frame: Any) -> tuple[int, int] | None:
+    """Return the rounds of a loop over this expression, and the rounds before them that a resumed script leaves out;
+    None if unknown."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("range", "trange"):
-            numbers = [value_of(each, frame) for each in node.args]
-            if not numbers or not all(type(each) is int for each in numbers):
+            numbers = [value_of(argument, frame) for argument in node.args]
+            if not numbers or not all(type(argument) is int for argument in numbers):
                 return None
             # range(begin, all) or range(begin + 1, all + 1)
             first = numbers[0] - isinstance(node.args[1], ast.BinOp) if len(numbers) == 2 else 0
@@ -119,7 +128,8 @@ def length_of(node: Any, frame: Any) -> tuple[int, int] | None:
 
 
 def value_of(node: Any, frame: Any) -> Any:
-    """The value of a constant, a variable or an attribute that no code computes, or of that plus 1; else None."""
+    """Return the value of a constant, a variable or an attribute that no code computes, or of that plus 1; else
+    None."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and getattr(node.right, "value", None) == 1:
         value = value_of(node.left, frame)
         return value + 1 if type(value) is int else None

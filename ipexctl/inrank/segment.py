@@ -38,12 +38,16 @@ LINE = 64
 
 
 def shard_bounds(elements: int, ranks: int, itemsize: int) -> list[int]:
+    """Return the bounds of each rank's shard of a piece: one number more than ranks. Shards begin at cache lines, so
+    that no two ranks write to the same line; some may be empty."""
     step = max(LINE // itemsize, 1)
     lines = -(-elements // step)
     return [min(lines * rank // ranks * step, elements) for rank in range(ranks)] + [elements]
 
 
 def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
+    """Return begin and end of the pieces of a tensor, about equal and each of at most `limit` bytes; empty for an empty
+    tensor."""
     step = max(LINE // itemsize, 1)
     maximum = limit // itemsize // step * step
     count = max(-(-elements // maximum), 1)
@@ -52,8 +56,8 @@ def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
 
 
 def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[list[int]]:
-    """Ranks of each host. `mapped`: rank → ranks whose memory it has mapped, including itself. Raises a ValueError if
-    hosts differ in their number of ranks, or all have fewer than `fewest`."""
+    """Return the ranks of each host. `mapped`: rank → ranks whose memory it has mapped, including itself. Raises a
+    ValueError if hosts differ in their number of ranks, or all have fewer than `fewest`."""
     hosts: list[list[int]] = []
     for rank in sorted(mapped):
         ranks = sorted(mapped[rank])
@@ -113,6 +117,8 @@ def _failed(what: str) -> SegmentError:
 
 
 def create_memfd(size: int, name: str = NAME) -> int:
+    """Return the descriptor of a new memory of this size, which only this account may open. Raises a SegmentError if
+    the kernel refuses."""
     # Pythons built for an old glibc, such as conda's, have no os.memfd_create.
     flags = ctypes.c_long(_CLOEXEC | _ALLOW_SEALING)
     number = int(_libc.syscall(ctypes.c_long(_MEMFD_CREATE), ctypes.c_char_p(name.encode()), flags))
@@ -128,21 +134,21 @@ def create_memfd(size: int, name: str = NAME) -> int:
 
 
 def open_memfd(pid: object, number: object, name: str = NAME) -> int | None:
-    """Open the memfd of another process of this user. The numbers are checked, because anybody on the ranks' network
-    may write into their store."""
+    """Open the memfd of another process of this user, and return its descriptor; None if there is no such memfd. The
+    numbers are checked, because anybody on the ranks' network may write into their store."""
     if type(pid) is not int or type(number) is not int:
         return None
     path = f"/proc/{pid}/fd/{number}"
     try:
         if not os.readlink(path).startswith(f"/memfd:{name}"):
             return None  # another process reused that number
-        found = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
-    status = os.fstat(found)
+    status = os.fstat(descriptor)
     if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode):
-        return found
-    os.close(found)
+        return descriptor
+    os.close(descriptor)
     return None
 
 
@@ -170,18 +176,22 @@ class Segment:
 
     @property
     def nonce(self) -> bytes:
+        """Return the random bytes by which another rank knows the segment again."""
         return bytes(self.bytes[NONCE : NONCE + NONCE_SIZE])
 
     @nonce.setter
     def nonce(self, value: bytes) -> None:
+        """Write the random bytes, before another rank is told of the segment."""
         self.bytes[NONCE : NONCE + NONCE_SIZE] = value
 
     def leave(self) -> None:
+        """Tell the other ranks that this one takes no part any more, and wake those that wait for it."""
         self.is_left[0] = 1
         for counter in range(len(COUNTERS)):
             self.wake(counter)
 
     def wake(self, counter: int) -> None:
+        """Wake the ranks that sleep on this counter."""
         _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
 
     def sleep(self, counter: int, value: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Connects all ranks of a process group through shared memory. Either all ranks are connected, or all get the
+"""Connect all ranks of a process group through shared memory. Either all ranks are connected, or all get the
 reason why none is.
 
 Anybody on the ranks' network can write into their store, so the ranks ask there only whether all take part. What they
@@ -83,7 +83,8 @@ class Ranks(NamedTuple):
             raise OffError(off)
 
     def gathered(self, value: Any, timeout: float = 0.0) -> list[Any]:
-        """Each rank's value, which is JSON, through the group's own connections."""
+        """Return each rank's value, which is JSON, through the group's own connections. Raises a DisagreementError if
+        not all ranks answer."""
         wire, room = json.dumps(value, separators=(",", ":")).encode(), FRAME - HEAD.size
         try:
             timeout = timeout or BUILDING
@@ -103,7 +104,7 @@ class Ranks(NamedTuple):
             raise DisagreementError(f"ipexctl: {text}: {why}; fix: {self.advice}") from None
 
     def _all_gather(self, message: bytes, size: int, timeout: float) -> list[bytes]:
-        """Each rank's message, padded to so many bytes."""
+        """Return each rank's message, padded to so many bytes."""
         own = torch.frombuffer(bytearray(message.ljust(size, b"\0")), dtype=torch.uint8)
         rows = [torch.empty_like(own) for _ in range(self.size)]
         self.backend.allgather([rows], [own]).wait(timedelta(seconds=timeout))
@@ -111,16 +112,17 @@ class Ranks(NamedTuple):
 
     def check_sums(self, value: int, exchange: int) -> None:
         """End the run if the ranks have different sums of the same gradients."""
-        found = self.gathered(value, self.timeout())
-        if len(set(found)) > 1:
-            apart = [[rank for rank, each in enumerate(found) if each == one] for one in dict.fromkeys(found)]
+        hashes = self.gathered(value, self.timeout())
+        if len(set(hashes)) > 1:
+            apart = [[rank for rank, own in enumerate(hashes) if own == one] for one in dict.fromkeys(hashes)]
             named = " and ".join(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for ranks in apart)
             text = f"{named} got different sums of their gradients at exchange {exchange}"
             raise DisagreementError(f"ipexctl: {text}, and would train apart; fix: {FIX}")
 
 
 def limit_of(group: Any) -> Callable[[], float]:
-    """What returns the group's time limit in seconds, which a script may change at any time. Keeps no group alive."""
+    """Return a function that returns the group's time limit in seconds, which a script may change at any time. It keeps
+    no group alive."""
     reference = weakref.ref(group)
 
     def limit() -> float:
@@ -133,11 +135,14 @@ def limit_of(group: Any) -> Callable[[], float]:
 
 
 class SharedAllReduce:
+    """Sums tensors over all ranks of a process group: in shared memory on a host, and between hosts."""
+
     def __init__(self, channel: Channel, between: Between | None) -> None:
         self.channel, self.between = channel, between
 
     @property
     def ring_threshold(self) -> int:
+        """Return the bytes of a tensor from which this is faster than gloo."""
         if self.between is None:
             return CROSSOVER
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
@@ -149,12 +154,13 @@ class SharedAllReduce:
         return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
 
     def takes(self, tensor: Any) -> bool:
+        """True if the tensor is large enough, and of a type that can be summed here."""
         is_large = tensor.numel() * tensor.element_size() >= self.ring_threshold
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
-        """Start summing a flat tensor, scaled, over all ranks. `lost`: rounding losses of this bucket in the previous
-        step."""
+        """Start summing a flat tensor, scaled, over all ranks; return a future of it. `lost`: rounding losses of this
+        bucket in the previous step."""
         global buckets
         buckets += 1
         future: Any = torch.futures.Future()
@@ -163,7 +169,8 @@ class SharedAllReduce:
 
 
 def confirm(store: Any, ranks: Ranks, name: str, reason: str) -> None:
-    """Sum the gradients of one more model on all ranks, or raise an OffError."""
+    """Ask whether the gradients of one more model are summed on all ranks; raise an OffError if one has a reason
+    against it."""
     ranks.ask(store, name, reason)
     ranks.gathered(name)
 
@@ -182,11 +189,11 @@ class Members(NamedTuple):
 
 def connect(store: Any, ranks: Ranks, name: str, reason: str, *, wire: str) -> SharedAllReduce:
     """Connect all ranks, or raise an OffError. `reason`: why this rank does not want that, or empty."""
-    found = join(store, ranks, name, reason, size=SEGMENT_SIZE, wire=wire)
-    channel = Channel(found.segments, found.place, found.peers, ranks.timeout, found.between)
-    if found.is_crowded:
+    members = join(store, ranks, name, reason, size=SEGMENT_SIZE, wire=wire)
+    channel = Channel(members.segments, members.place, members.peers, ranks.timeout, members.between)
+    if members.is_crowded:
         channel.waiter.spins = 0
-    return SharedAllReduce(channel, found.between)
+    return SharedAllReduce(channel, members.between)
 
 
 def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: str) -> Members:
@@ -204,9 +211,9 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
             segments.update(_mapped(rank, offers, size))
         except SegmentError as error:
             problem = f"rank {rank}: {error}"
-        found = ranks.gathered({"off": problem, "ranks": sorted(segments), "table": _hash_of(offers)})
-        _check_agreement(found)
-        hosts, between = _hosts(found, offers), None
+        maps = ranks.gathered({"off": problem, "ranks": sorted(segments), "table": _hash_of(offers)})
+        _check_agreement(maps)
+        hosts, between = _hosts(maps, offers), None
         if len(hosts) > 1:
             if not wire:
                 raise OffError("its ranks are on several hosts")
@@ -222,7 +229,7 @@ def join(store: Any, ranks: Ranks, name: str, reason: str, *, size: int, wire: s
         raise
     watch_handlers()
     weakref.finalize(segments[rank], os.close, number).atexit = False
-    places = next(each for each in hosts if rank in each)
+    places = next(host for host in hosts if rank in host)
     numbers = ranks.numbers or range(ranks.size)
     peers = [Peer(numbers[peer], offers[peer]["pid"], offers[peer]["started"]) for peer in places]
     is_crowded = len({core for peer in places for core in offers[peer]["cores"]}) < len(places)
@@ -242,7 +249,7 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
                 keys = dist.PrefixStore(f"ipexctl/allreduce/{table}/place{place}/{step}", store)
                 group = dist.ProcessGroupGloo(keys, number, len(hosts), timedelta(seconds=ranks.timeout()))
                 met = ranks._replace(backend=group, size=len(hosts)).gathered(ranks.rank)
-                if met != [each[place] for each in hosts]:
+                if met != [host[place] for host in hosts]:
                     raise RuntimeError("the hosts were connected in another way than they agreed")
                 groups.append(group)
         except RuntimeError as error:
@@ -257,6 +264,8 @@ def _between(store: Any, ranks: Ranks, hosts: Sequence[Sequence[int]], table: st
 
 
 def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
+    """Return this rank's new segment, its descriptor, and why it has none. `reason`: an earlier reason against it, or
+    empty."""
     if reason:
         return None, -1, reason
     if not is_supported():
@@ -275,6 +284,7 @@ def _offered(reason: str, size: int) -> tuple[Segment | None, int, str]:
 
 
 def _offer(own: Segment | None, number: int, wire: str, reason: str) -> dict[str, Any]:
+    """Return what the other ranks need to map this rank's memory, and to check that they may."""
     return {
         "off": reason,
         "wire": wire,
@@ -288,7 +298,8 @@ def _offer(own: Segment | None, number: int, wire: str, reason: str) -> dict[str
 
 
 def boot_id() -> str:
-    """The boot id. Different containers on one host have the same."""
+    """Return the boot id, or an empty text if the kernel does not tell. Different containers on one host have the
+    same."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -297,7 +308,8 @@ def boot_id() -> str:
 
 
 def _hosts(mapped: Sequence[Mapping[str, Any]], offers: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """The same table on all ranks, because all have the same values."""
+    """Return the ranks of each host. The table is the same on all ranks, because all have the same values. Raises an
+    OffError if the ranks can't be connected this way."""
     wires = {offer["wire"] for offer in offers}
     if len(wires) > 1:
         raise OffError("the ranks have different values of IPEXCTL_WIRE")
@@ -312,6 +324,7 @@ def _hash_of(value: Any) -> str:
 
 
 def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an OffError if a rank has a reason against it, or another table."""
     if off := next((str(entry["off"]) for entry in found if entry["off"]), ""):
         raise OffError(off)
     if len({entry["table"] for entry in found}) > 1:
@@ -319,6 +332,7 @@ def _check_agreement(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _mapped(rank: int, offers: Sequence[Mapping[str, Any]], size: int) -> dict[int, Segment]:
+    """Return rank → segment of the other ranks whose memory this rank can map."""
     segments = {}
     for peer, offer in enumerate(offers):
         if peer != rank and offer["boot"] == offers[rank]["boot"]:
@@ -329,7 +343,7 @@ def _mapped(rank: int, offers: Sequence[Mapping[str, Any]], size: int) -> dict[i
 
 
 def _map(offer: Mapping[str, Any], size: int) -> Segment | None:
-    """Segment of another rank; None if the other rank's process is not visible from here."""
+    """Return the segment of another rank; None if the other rank's process is not visible from here."""
     number = open_memfd(offer["pid"], offer["number"])
     if number is None:
         return None

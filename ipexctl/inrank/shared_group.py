@@ -1,4 +1,4 @@
-"""Takes the collectives of a process group through shared memory.
+"""Take the collectives of a process group through shared memory.
 
 A call is a list of pieces. A rank writes a piece into slot NUMBER % SLOTS of its own segment and raises WRITTEN. Once
 the ranks that it reads have written theirs, it reads, and raises COPIED. Once all ranks have raised COPIED, the slot is
@@ -43,6 +43,8 @@ IDLE_LIMIT = 1.0
 
 
 class Piece(NamedTuple):
+    """A part of a call that fits into a slot."""
+
     size: int
     """Elements, as all ranks have it."""
     write: Callable[[Any], None] | None
@@ -54,6 +56,8 @@ class Piece(NamedTuple):
 
 
 class Collective:
+    """One call of a collective."""
+
     __slots__ = (
         *("copies", "dtype", "error", "first", "future", "kind"),
         *("limit", "pieces", "read", "record", "work", "written"),
@@ -75,12 +79,15 @@ class Collective:
         """Its value is None; `error` says more once it is set."""
 
     def end(self) -> None:
+        """End the profiler's record of the call, and let go what holds tensors."""
         if self.record is not None:
             torch.autograd._record_function_with_args_exit(self.record)
         self.pieces, self.copies, self.work, self.record = [], (), None, None  # which hold tensors
 
 
 class SharedGroup:
+    """The shared memory of a process group whose ranks are all on one host."""
+
     def __init__(self, members: Members, timeout: Callable[[], float]) -> None:
         self.place, self.size = members.place, len(members.segments)
         """Among the ranks of this host."""
@@ -124,19 +131,21 @@ class SharedGroup:
                 self._thread = threading.Thread(target=_finish_calls, args=arguments, daemon=True)
                 self._thread.start()
             self._todo.set()
-        for each in failed:
-            each.future.set_result(None)
+        for ended in failed:
+            ended.future.set_result(None)
 
     @property
     def is_over(self) -> bool:
+        """True if all calls that were started have ended."""
         return self._last is None or self._last.future.done()
 
     def finish_all(self) -> None:
+        """Wait until all calls that were started are over. Raises the error of the last one."""
         if self._last is not None:
             self.finish(self._last)
 
     def finish(self, call: Collective) -> None:
-        """Wait until the call is over; raises its error."""
+        """Wait until the call is over. Raises the error of the call."""
         if threading.current_thread() is self._thread:  # a callback of another call
             while not call.future.done():
                 self.finish_oldest()
@@ -145,7 +154,7 @@ class SharedGroup:
             raise call.error
 
     def finish_oldest(self) -> bool:
-        """Finish the oldest call; False if there is none."""
+        """Finish the oldest call; return False if there is none."""
         while True:
             with self._lock:
                 if not self._queue:
@@ -168,12 +177,13 @@ class SharedGroup:
                 with self._lock:
                     failed = self._fail(error)
                 break
-        for each in failed:
-            each.future.set_result(None)  # its callbacks may start calls
+        for ended in failed:
+            ended.future.set_result(None)  # its callbacks may start calls
         return True
 
     @property
     def is_idle(self) -> bool:
+        """True if the group's thread copies nothing: no call is left, or this rank waits for another."""
         return not self._queue or self.waiter.own.waits_for[0] != 0
 
     def _fail(self, error: BaseException) -> list[Collective]:
@@ -189,7 +199,7 @@ class SharedGroup:
 
     def _write(self, call: Collective) -> None:
         """Write what has a free slot, unless an earlier call still has something to write."""
-        if next(each for each in self._queue if each.written < len(each.pieces) or each is call) is not call:
+        if next(queued for queued in self._queue if queued.written < len(queued.pieces) or queued is call) is not call:
             return
         while call.written < len(call.pieces):
             piece, number = call.pieces[call.written], self._number
@@ -239,15 +249,15 @@ class SharedGroup:
             call.read += 1
 
     def _slots(self, dtype: Any, number: int) -> list[Any]:
-        """Each rank's slot of a piece."""
+        """Return each rank's slot of a piece."""
         key = dtype, number % SLOTS
-        found = self._views.get(key)
-        if found is None:
+        views = self._views.get(key)
+        if views is None:
             start = HEADER + key[1] * PIECE
             with torch.inference_mode(False):  # or calls outside of this mode could not write there
-                found = [torch.frombuffer(each.bytes[start : start + PIECE], dtype=dtype) for each in self._segments]
-            self._views[key] = found
-        return found
+                views = [torch.frombuffer(part.bytes[start : start + PIECE], dtype=dtype) for part in self._segments]
+            self._views[key] = views
+        return views
 
 
 _groups: weakref.WeakSet[SharedGroup] = weakref.WeakSet()
@@ -259,6 +269,8 @@ def _leave(own: Segment, todo: threading.Event) -> None:
 
 
 def _finish_calls(reference: Any, todo: threading.Event) -> None:
+    """Finish calls as long as the group exists: the work of its thread. `reference`: weak, so that the thread keeps no
+    group alive."""
     with suppress(AttributeError):  # torch without OpenMP
         ctypes.CDLL(None).omp_set_num_threads(1)  # of this thread: a team of its own would take the ranks' cores
     while True:
@@ -273,7 +285,7 @@ def _finish_calls(reference: Any, todo: threading.Event) -> None:
 
 @atexit.register
 def _wait_until_idle() -> None:
-    """Python would end a thread inside torch, which aborts the process."""
+    """Wait until no thread of a group copies: Python would end such a thread inside torch, which aborts the process."""
     until = time.monotonic() + IDLE_LIMIT
     while any(group.pid == os.getpid() and not group.is_idle for group in _groups) and time.monotonic() < until:
         time.sleep(0.001)

@@ -46,12 +46,16 @@ _told: set[str] = set()
 
 
 class Weight(NamedTuple):
+    """A frozen parameter of a model."""
+
     name: str
     parameter: Any
     size: int
+    """Bytes."""
 
     @property
     def memory(self) -> memoryview:
+        """Return the parameter's own memory as bytes, not a copy."""
         return memoryview((ctypes.c_ubyte * self.size).from_address(self.parameter.data_ptr())).cast("B")
 
 
@@ -66,13 +70,15 @@ class FrozenWeights(NamedTuple):
 
 
 def install(module: Any) -> None:
+    """Let DistributedDataParallel send less, and `Module.to` keep parameters where they are. `module`: torch."""
     distributed = module.nn.parallel.distributed
     distributed._sync_module_states = sending_less(distributed._sync_module_states)
     module.nn.Module.to = staying(module.nn.Module.to)
 
 
 def staying(to: Callable[..., Any]) -> Callable[..., Any]:
-    """`Module.to` that leaves the parameters of a model with frozen ones where they are, if they are on the CPU."""
+    """Return a `Module.to` that leaves the parameters of a model with frozen ones where they are, if they are on the
+    CPU."""
 
     def without_number(value: Any) -> Any:
         is_device = isinstance(value, (str, torch.device))
@@ -83,7 +89,7 @@ def staying(to: Callable[..., Any]) -> Callable[..., Any]:
         changed = [without_number(value) for value in args]
         fields = {name: without_number(value) for name, value in kwargs.items()}
         is_changed = any(new is not old for new, old in zip((*changed, *fields.values()), (*args, *kwargs.values())))
-        if is_changed and any(not each.requires_grad for each in self.parameters()):
+        if is_changed and any(not parameter.requires_grad for parameter in self.parameters()):
             args, kwargs = tuple(changed), fields
         return to(self, *args, **kwargs)
 
@@ -91,35 +97,37 @@ def staying(to: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sending_less(send: Callable[..., None]) -> Callable[..., None]:
-    """torch's function by which all ranks get the parameters and buffers of one. DDP calls it once all ranks have
-    compared the sizes of their trained parameters."""
+    """Return torch's function by which all ranks get the parameters and buffers of one, without what all have alike.
+    DDP calls it once all ranks have compared the sizes of their trained parameters."""
 
     @functools.wraps(send)
     def send_rest(**call: Any) -> None:
-        found, ignored = None, call["params_and_buffers_to_ignore"]
+        frozen, ignored = None, call["params_and_buffers_to_ignore"]
         if call["process_group"].size() == 1:  # torch would copy all of them, in pieces of 250 MB, for nobody
             names = {weight.name for weight in frozen_weights(call["module"], ignored)}
             send(**{**call, "params_and_buffers_to_ignore": {*ignored, *names}})
             return
         with contextlib.suppress(OffError):
-            found = compare(call["module"], call["process_group"], ignored)
-        if found is None:
+            frozen = compare(call["module"], call["process_group"], ignored)
+        if frozen is None:
             send(**call)
             return
-        names = {weight.name for weight in found.alike}
+        names = {weight.name for weight in frozen.alike}
         send(**{**call, "params_and_buffers_to_ignore": {*ignored, *names}})
-        is_shared = keep_one_copy(found.ranks, found.private)
-        trained = sum(each.numel() for each in call["module"].parameters() if each.requires_grad)
-        tell(describe(found, trained, is_shared=is_shared))
+        is_shared = keep_one_copy(frozen.ranks, frozen.private)
+        trained = sum(parameter.numel() for parameter in call["module"].parameters() if parameter.requires_grad)
+        tell(describe(frozen, trained, is_shared=is_shared))
 
     return send_rest
 
 
 def frozen_weights(model: Any, ignored: Collection[str]) -> list[Weight]:
+    """Return the parameters that are not trained. Empty ones, those in `ignored`, and those whose memory is not simply
+    their values, are left out."""
     return [
-        Weight(name, each, each.numel() * each.element_size())
-        for name, each in model.named_parameters()
-        if not each.requires_grad and name not in ignored and each.numel() and is_plain(each)
+        Weight(name, parameter, parameter.numel() * parameter.element_size())
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad and name not in ignored and parameter.numel() and is_plain(parameter)
     ]
 
 
@@ -134,8 +142,8 @@ def is_plain(parameter: Any) -> bool:
 
 
 def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights | None:
-    """Ask all ranks of the group for their frozen parameters. Raises an OffError on all of them if one takes no part;
-    returns None if none does."""
+    """Ask all ranks of the group for their frozen parameters, and return which are alike. Raises an OffError on all of
+    them if one takes no part; returns None if there are few, or if the backend is not gloo."""
     weights = frozen_weights(model, ignored)
     backend = backend_of(group)
     if sum(weight.size for weight in weights) < LEAST:
@@ -166,7 +174,7 @@ def compare(model: Any, group: Any, ignored: Collection[str]) -> FrozenWeights |
 
 
 def digests(weights: Sequence[Weight]) -> Iterator[bytes]:
-    """A hash of each parameter."""
+    """Yield a hash of each parameter."""
 
     def digest(weight: Weight) -> bytes:
         return hashlib.sha256(weight.memory).digest()[:16]
@@ -179,7 +187,8 @@ def digests(weights: Sequence[Weight]) -> Iterator[bytes]:
 
 
 def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:
-    """The greatest of all ranks, number by number."""
+    """Return the greatest of all ranks, number by number. Raises a DisagreementError if the ranks get no answer, or
+    different ones."""
     tensor = torch.tensor(values, dtype=torch.int64)
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
@@ -189,34 +198,34 @@ def greatest(ranks: Ranks, values: Sequence[int]) -> list[int]:
         why = str(error).strip().partition("\n")[0]
         text = f"rank {ranks.rank} could not compare its frozen parameters with those of all ranks: {why}"
         raise DisagreementError(f"ipexctl: {text}; fix: {FIX}") from None
-    found = [int(value) for value in tensor.tolist()]
-    if len(set(ranks.gathered(hashlib.sha256(repr(found).encode()).hexdigest(), ranks.timeout()))) > 1:
+    numbers = [int(value) for value in tensor.tolist()]
+    if len(set(ranks.gathered(hashlib.sha256(repr(numbers).encode()).hexdigest(), ranks.timeout()))) > 1:
         text = "the ranks got different answers about their frozen parameters, and would train apart"
         raise DisagreementError(f"ipexctl: {text}; fix: {FIX}")
-    return found
+    return numbers
 
 
 def mapped_files() -> list[tuple[int, int]]:
-    """Addresses where this process has mapped files, first and after the last."""
-    found = []
+    """Return the addresses where this process has mapped files: the first of each, and the one after its last."""
+    spans = []
     with open("/proc/self/maps") as file:
         for line in file:
             span, _, _, _, inode = line.split(None, 5)[:5]
             if inode != "0":
                 first, _, last = span.partition("-")
-                found.append((int(first, 16), int(last, 16)))
-    return found
+                spans.append((int(first, 16), int(last, 16)))
+    return spans
 
 
 def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
-    """Replace parameters by one copy for the ranks of each host. True if none is left, on any rank."""
+    """Replace parameters by one copy for the ranks of each host. Return True if no own copy is left, on any rank."""
     weights = [weight for weight in weights if weight.size >= LEAST_SHARED]
     if not weights or not hasattr(torch._C, "_storage_Use_Count"):
         return not weights
     with contextlib.ExitStack() as stack:
         offers = ranks.gathered(make_offer(stack), ranks.timeout())
-        found = ranks.gathered(find_leader(ranks.rank, offers), ranks.timeout())
-        leaders = [leader if found[leader] == leader else rank for rank, leader in enumerate(found)]
+        choices = ranks.gathered(find_leader(ranks.rank, offers), ranks.timeout())
+        leaders = [leader if choices[leader] == leader else rank for rank, leader in enumerate(choices)]
         if leaders == [*range(ranks.size)]:
             return len({offer["boot"] for offer in offers}) == ranks.size
         is_leader = leaders.count(ranks.rank) > 1
@@ -233,7 +242,7 @@ def keep_one_copy(ranks: Ranks, weights: Sequence[Weight]) -> bool:
 
 
 def make_offer(stack: contextlib.ExitStack) -> dict[str, Any]:
-    """What shows the other ranks of this host, and no others, that this process is on it."""
+    """Return what shows the other ranks of this host, and no others, that this process is on it."""
     nonce, number = os.urandom(NONCE_SIZE), -1
     if is_supported():
         with contextlib.suppress(SegmentError, OSError):
@@ -244,7 +253,7 @@ def make_offer(stack: contextlib.ExitStack) -> dict[str, Any]:
 
 
 def find_leader(rank: int, offers: Sequence[dict[str, Any]]) -> int:
-    """The first rank of this host, whose memory this rank can map; else this rank."""
+    """Return the first rank of this host whose memory this rank can map; else this rank."""
     for other, offer in enumerate(offers[:rank]):
         number = open_memfd(offer["pid"], offer["number"], NAME) if offer["boot"] == offers[rank]["boot"] else None
         if number is not None:
@@ -255,9 +264,10 @@ def find_leader(rank: int, offers: Sequence[dict[str, Any]]) -> int:
 
 
 def batches(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
+    """Yield the parameters in groups that are copied before the ranks give up their own."""
     batch: list[Weight] = []
     for weight in weights:
-        if batch and (len(batch) >= MOST_TOGETHER or sum(each.size for each in batch) + weight.size > MOST_BYTES):
+        if batch and (len(batch) >= MOST_TOGETHER or sum(other.size for other in batch) + weight.size > MOST_BYTES):
             yield batch
             batch = []
         batch.append(weight)
@@ -265,7 +275,7 @@ def batches(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
 
 
 def copy_of(weight: Weight, stack: contextlib.ExitStack) -> int:
-    """Descriptor of a memfd with the parameter's bytes, or -1 if there is no memory for it."""
+    """Return the descriptor of a memfd with the parameter's bytes, or -1 if there is no memory for it."""
     try:
         number = create_memfd(weight.size, NAME)
         stack.callback(os.close, number)
@@ -279,14 +289,15 @@ def copy_of(weight: Weight, stack: contextlib.ExitStack) -> int:
 
 
 def adopt(weight: Weight, pid: int, number: int) -> bool:
-    """Give up this rank's own copy if the other one has the same bytes, and no other tensor uses it."""
+    """Give up this rank's own copy if the other one has the same bytes, and no other tensor uses it; return whether
+    that was done."""
     own = weight.parameter
     if uses_of(own) != uses_of(torch.empty(1)) or (opened := open_memfd(pid, number, NAME)) is None:
         return False
     try:
         storage = torch.UntypedStorage.from_file(f"/proc/self/fd/{opened}", False, weight.size)
-        found = torch.empty(0, dtype=torch.uint8).set_(storage)
-        if not torch.equal(found, own.data.as_strided((own.numel(),), (1,)).view(torch.uint8)):
+        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
+        if not torch.equal(shared, own.data.as_strided((own.numel(),), (1,)).view(torch.uint8)):
             return False
         own.data = torch.empty(0, dtype=own.dtype).set_(storage, 0, own.shape, own.stride())
     except (RuntimeError, AttributeError):  # no memory to map; a torch without these functions
@@ -297,7 +308,7 @@ def adopt(weight: Weight, pid: int, number: int) -> bool:
 
 
 def uses_of(tensor: Any) -> int:
-    """Tensors that use the memory, and a few Python objects."""
+    """Return how many tensors, and a few Python objects, use the memory."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
@@ -309,6 +320,7 @@ def release_memory() -> None:
 
 
 def describe(found: FrozenWeights, trained: int, *, is_shared: bool) -> str:
+    """Return the sentence about frozen weights for the user. `trained`: number of parameters that are trained."""
     alike, size = (sum(weight.size for weight in weights) for weights in (found.alike, found.weights))
     part = f"{'all' if alike == size else size_text(alike)} are equal on all ranks and not sent"
     part = part if alike else "none are equal on all ranks, so all were sent"
@@ -318,10 +330,12 @@ def describe(found: FrozenWeights, trained: int, *, is_shared: bool) -> str:
 
 
 def size_text(size: int) -> str:
+    """Return `1.2 GB` or `340 MB`."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def tell(text: str) -> None:
+    """Print a text to stderr, once, and only in rank 0."""
     if is_first() and text not in _told:
         _told.add(text)
         print(f"ipexctl: {text}", file=sys.stderr, flush=True)  # noqa: T201

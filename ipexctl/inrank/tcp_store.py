@@ -1,4 +1,4 @@
-"""Keeps rank 0's rendezvous store for the other ranks until they have closed their connections to it.
+"""Keep rank 0's rendezvous store for the other ranks until they have closed their connections to it.
 
 The store's server is a thread of rank 0, which ends with the last reference, often in `destroy_process_group`.
 torchrun has the server in its agent. `rank_hooks.py` calls `keep_tcp_store_for_other_ranks` at exit, unless the script
@@ -41,14 +41,19 @@ _pid = os.getpid()
 
 
 class Connection(NamedTuple):
+    """A TCP socket of this process."""
+
     number: int
+    """Its descriptor."""
     socket: str
+    """What the descriptor leads to, by which a closed and reused descriptor is noticed."""
     local: tuple[str, int]
     peer: tuple[str, int] | None
     """None for a socket that listens or is not connected."""
 
 
 def watch_rendezvous(module: Any) -> None:
+    """Keep each store whose server is in this process. `module`: torch.distributed.rendezvous."""
     create = module._create_c10d_store
 
     @functools.wraps(create)
@@ -64,6 +69,8 @@ def watch_rendezvous(module: Any) -> None:
 
 
 def watch_groups(module: Any) -> None:
+    """Count the ranks that have made the default group, and stop listening once the script has destroyed all groups.
+    `module`: torch.distributed.distributed_c10d."""
     make, destroy = module.init_process_group, module.destroy_process_group
 
     @functools.wraps(make)
@@ -94,13 +101,14 @@ def wait_for_ranks(module: Any) -> None:
 
 
 def stop_listening() -> None:
+    """Let the store's server take no new connections; those that it has are still served."""
     if not _kept or os.getpid() != _pid:
         return
-    for found in connections():
-        if found.peer is None and found.local[1] in _kept:
+    for connection in connections():
+        if connection.peer is None and connection.local[1] in _kept:
             # The server polls the descriptor, so it becomes a pipe that never is readable.
             reader, _ = os.pipe()
-            os.dup2(reader, found.number, inheritable=False)
+            os.dup2(reader, connection.number, inheritable=False)
             os.close(reader)
 
 
@@ -130,16 +138,17 @@ def keep_tcp_store_for_other_ranks() -> None:
 
 def close_all_but_tcp_store() -> list[Connection]:
     """Return the connections that other processes have to the store."""
-    found = [connection for connection in connections() if connection.peer is not None]
-    own = {connection.local for connection in found if connection.peer is not None and connection.peer[1] in _kept}
-    for connection in found:
+    connected = [connection for connection in connections() if connection.peer is not None]
+    own = {connection.local for connection in connected if connection.peer is not None and connection.peer[1] in _kept}
+    for connection in connected:
         if connection.local[1] not in _kept and connection.local not in own:
             with open_copy(connection.number) as sock, contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-    return [each for each in found if each.local[1] in _kept and each.peer not in own]
+    return [each for each in connected if each.local[1] in _kept and each.peer not in own]
 
 
 def connections() -> Iterator[Connection]:
+    """Yield the TCP sockets of this process."""
     for number in map(int, os.listdir(DESCRIPTORS)):
         name = os.path.realpath(f"{DESCRIPTORS}/{number}")
         if "/socket:" not in name:
@@ -153,7 +162,8 @@ def connections() -> Iterator[Connection]:
 
 
 def open_copy(number: int) -> socket.socket:
-    """A socket with a default timeout would make `number` non-blocking, too."""
+    """Return a socket of a copy of the descriptor. A socket with a default timeout would make `number` non-blocking,
+    too, so there is none meanwhile."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(None)
     try:
@@ -163,9 +173,11 @@ def open_copy(number: int) -> socket.socket:
 
 
 def address(name: tuple[Any, ...]) -> tuple[str, int]:
+    """Return host and port of a socket's name, an IPv4 address without the IPv6 prefix."""
     return name[0].replace("::ffff:", ""), name[1]
 
 
 def set_name(name: bytes) -> None:
+    """Set the process's name, as `ps` shows it. Failures are ignored."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb", buffering=0) as file:
         file.write(name)

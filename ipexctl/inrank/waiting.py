@@ -1,5 +1,5 @@
-"""Waits for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time. If the other
-rank has exited, or the process group's timeout is over, raises a RuntimeError with gloo's words."""
+"""Wait for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time. If the other
+rank has exited, or the process group's timeout is over, raise a RuntimeError with gloo's words."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Peer(NamedTuple):
 
 
 def read_state(pid: int) -> tuple[str, int]:
+    """Return the state of a process, such as `S`, and its start time. The state is empty if the process is gone, or
+    only keeps its store for other ranks."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             name, _, rest = file.read().rpartition(b")")
@@ -41,15 +43,19 @@ def read_state(pid: int) -> tuple[str, int]:
 
 
 def is_alive(peer: Peer) -> bool:
+    """True if the rank's process runs, and is not another one with the same pid."""
     state, started = read_state(peer.pid)
     return started == peer.started and state not in ("", "Z", "X")
 
 
 def awaited_key(place: int, counter: int) -> int:
+    """Return the number of a rank's counter, as AWAITED has it."""
     return (place + 1) << 8 | counter
 
 
 class Waiter:
+    """Waits for the counters of the other ranks of a host, and raises this rank's own."""
+
     def __init__(
         self, own: Segment, segments: Sequence[Segment], peers: Sequence[Peer], timeout: Callable[[], float]
     ) -> None:
@@ -73,21 +79,26 @@ class Waiter:
                 return
 
     def have_reached(self, counter: int, target: int) -> bool:
+        """True if the counters of all ranks have reached the target. Counters begin anew after 32 bits."""
         return all((word[0] - target) & MASK < HALF for word in self._counters[counter])
 
     def has_reached(self, number: int, counter: int, target: int) -> bool:
+        """True if the counter of one rank has reached the target. `number`: its place on the host."""
         return bool((self._counters[counter][number][0] - target) & MASK < HALF)
 
     def wait_for_all(self, counter: int, target: int, limit: float = 0.0) -> None:
+        """Wait until the counters of all ranks have reached the target. `limit`: as of `wait_for`."""
         self.wait_for(range(len(self._segments)), counter, target, limit)
 
     def wait_for(self, numbers: Sequence[int], counter: int, target: int, limit: float = 0.0) -> None:
-        """`limit`: seconds, or 0 for the group's."""
+        """Wait until the counters of these ranks have reached the target. `limit`: seconds, or 0 for the group's.
+        Raises a RuntimeError after that, or if a rank has left."""
         for number in numbers:
             if not self.has_reached(number, counter, target):
                 self._wait(number, counter, target, limit)
 
     def _wait(self, number: int, counter: int, target: int, limit: float) -> None:
+        """Wait for one counter: first by reading it some times, then asleep."""
         word = self._counters[counter][number]
         for _ in range(self.spins):
             if (word[0] - target) & MASK < HALF:
@@ -95,6 +106,8 @@ class Waiter:
         self.wait_in_all_reduce(number, counter, target, limit)
 
     def wait_in_all_reduce(self, number: int, counter: int, target: int, limit: float) -> None:
+        """Sleep until one rank's counter has reached the target. Raises a RuntimeError, with gloo's words, after the
+        limit or if that rank has left."""
         segment, peer = self._segments[number], self._peers[number]
         word = segment.counters[counter]
         begun, timeout = time.monotonic(), limit or self._timeout()

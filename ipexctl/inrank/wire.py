@@ -1,4 +1,4 @@
-"""Sums gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
+"""Sum gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
 
 Sums are formed in fp32 in host order, and a host uses its own values as other hosts decode them, so all get the same
 bits. An infinite or undefined value makes its block undefined everywhere, so that loss scalers see it. What int8
@@ -19,18 +19,23 @@ _TOP = 127.0
 
 
 class Bf16:
+    """Values as bf16, two bytes each."""
+
     itemsize, has_feedback = 2, False
 
     @staticmethod
     def encoded_bytes(elements: int) -> int:
+        """Return the bytes of so many values."""
         return 2 * elements
 
     @staticmethod
     def encode(values: Any, wire: Any) -> None:
+        """Write the values as bf16."""
         wire.view(torch.bfloat16).copy_(values)
 
     @staticmethod
     def decode(wire: Any, values: Any) -> None:
+        """Read the values back into fp32."""
         values.copy_(wire.view(torch.bfloat16))
 
 
@@ -41,10 +46,13 @@ class Int8:
 
     @staticmethod
     def encoded_bytes(elements: int) -> int:
+        """Return the bytes of so many values, with the scales of their blocks."""
         return 4 * -(-elements // BLOCK) + -(-elements // 4) * 4  # fp32 begins at multiples of four
 
     @staticmethod
     def encode(values: Any, wire: Any) -> None:
+        """Write the scale of each block, and each value as a multiple of it. An infinite or undefined value makes its
+        block undefined."""
         for part, scale, codes in _blocks(values, wire):
             torch.amax(part.abs(), 1, keepdim=True, out=scale)
             scale.div_(_TOP).clamp_(min=LEAST)
@@ -53,6 +61,7 @@ class Int8:
 
     @staticmethod
     def decode(wire: Any, values: Any) -> None:
+        """Read the values back into fp32."""
         for part, scale, codes in _blocks(values, wire):
             part.copy_(codes).mul_(scale)
 
@@ -62,7 +71,7 @@ CODECS: dict[str, Codec] = {"bf16": Bf16(), "int8": Int8()}
 
 
 def _blocks(values: Any, wire: Any) -> list[Any]:
-    """Values, scales and codes of the full blocks together, and of the last, shorter block."""
+    """Return values, scales and codes of the full blocks together, and of the last, shorter block."""
     elements = values.numel()
     blocks, aligned = -(-elements // BLOCK), elements // BLOCK * BLOCK
     scales, codes = wire[: 4 * blocks].view(torch.float32), wire[4 * blocks :].view(torch.int8)
@@ -88,17 +97,22 @@ class Lost:
 
 
 class Work:
+    """A step of a sum between hosts."""
+
     def __init__(self, work: Any = None) -> None:
         self._work = work
 
     def is_completed(self) -> bool:
+        """True once the collective of this step is over, or if there is none."""
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> None:
+        """Wait until the collective of this step is over. Raises its error."""
         if self._work is not None:
             self._work.wait()
 
     def next_step(self) -> Work | None:
+        """Begin the next step and return its work; None after the last one."""
         return None
 
     def store(self, target: Any) -> None:
@@ -106,11 +120,14 @@ class Work:
 
 
 class PlainSum(Work):
+    """A sum of values as they are."""
+
     def __init__(self, between: Between, values: Any) -> None:
         super().__init__(between.first.allreduce([values]))
         self._values = values
 
     def store(self, target: Any) -> None:
+        """Write the sum into `target`, unless it is there already."""
         if target.data_ptr() != self._values.data_ptr():
             target.copy_(self._values)
 
@@ -125,6 +142,7 @@ class Swap(Work):
         super().__init__(between.first.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
+        """Write the sum of both hosts' decoded values into `target`, and keep what rounding lost."""
         between = self._between
         terms = [torch.empty_like(self._values) for _ in self._wires]
         for wire, term in zip(self._wires, terms):
@@ -149,6 +167,7 @@ class ReduceScatter(Work):
         super().__init__(between.first.alltoall_base(self._received, self._sent, [], []))
 
     def next_step(self) -> Gather:
+        """Sum this host's part of the values, and begin to exchange the sums."""
         between, codec, place = self._between, self._between.codec, self._between.place
         low, high = self._bounds[place]
         total, term = (self._values.new_zeros(high - low) for _ in range(2))
@@ -175,6 +194,8 @@ class Gather(Work):
         super().__init__(between.second.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
+        """Write the decoded sums of all parts into `target`. What rounding lost of the own part is added to the
+        losses."""
         codec, place = self._between.codec, self._between.place
         sums = self._total.new_empty(self._bounds[-1][1])
         for wire, (low, high) in zip(self._wires, self._bounds):
@@ -187,6 +208,8 @@ class Gather(Work):
 
 
 class Between:
+    """The connections of this rank to the ranks with the same place on other hosts."""
+
     def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
         self.first, self.second = groups[0], groups[-1]
         """Groups for the first and the second step, because the calls of the two steps have no common order."""
@@ -194,6 +217,7 @@ class Between:
         self.codec: Any = CODECS.get(mode)
 
     def compresses(self, dtype: Any, itemsize: int) -> bool:
+        """True if values of this type are sent in fewer bytes than they have."""
         return self.codec is not None and dtype.is_floating_point and self.codec.itemsize < itemsize
 
     def begin(self, values: Any, lost: Lost | None) -> Work:
@@ -205,20 +229,21 @@ class Between:
         return (Swap if self.size == 2 else ReduceScatter)(self, values, lost if self.codec.has_feedback else None)
 
     def encoded(self, values: Any) -> Any:
+        """Return the values as they are sent."""
         wire = values.new_empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
         self.codec.encode(values, wire)
         return wire
 
 
 def part_bounds(elements: int, hosts: int) -> list[Any]:
-    """Bounds of each host's part. Parts consist of full blocks, so the last part may be shorter or empty."""
+    """Return the bounds of each host's part. Parts consist of full blocks, so the last part may be shorter or empty."""
     size = -(-elements // (hosts * BLOCK)) * BLOCK if elements > BLOCK else elements
     return [(min(size * host, elements), min(size * (host + 1), elements)) for host in range(hosts)]
 
 
 def _with_lost(values: Any, lost: Lost | None) -> Any:
-    """Values in fp32 plus the losses of the previous step. Losses larger than all values come from a step that went
-    wrong, and are left out."""
+    """Return the values in fp32 plus the losses of the previous step. Losses larger than all values come from a step
+    that went wrong, and are left out."""
     values = values.float()
     if lost is not None and lost.values is not None and not _largest(lost.values) > _largest(values):
         values.add_(lost.values)
@@ -230,7 +255,8 @@ def _largest(values: Any) -> float:
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:
-    """Undefined values are in the sum already and must not be repeated."""
+    """Keep what rounding lost: the values without what other hosts decode. Undefined values are in the sum already and
+    must not be repeated."""
     if lost.values is None:
         lost.values = torch.empty_like(decoded)
     torch.sub(values, decoded, out=lost.values).nan_to_num_(0.0, 0.0, 0.0)

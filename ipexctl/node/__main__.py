@@ -12,6 +12,7 @@ import threading
 
 
 def main() -> int:
+    """Run the named command with its action, and return its exit code."""
     command, *action = sys.argv[1:]
     module = importlib.import_module(f"ipexctl.node.{command}")
     if hasattr(module, "__path__"):

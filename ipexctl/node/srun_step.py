@@ -53,6 +53,8 @@ _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 
 
 class ControlPort(NamedTuple):
+    """Where the control machine listens, and how it is recognized."""
+
     address: str
     port: int
     token: str
@@ -69,6 +71,12 @@ class ControlPort(NamedTuple):
 
 
 def main(action: str) -> int:
+    """Serve the calls of the control machine until stdin or the connection to it ends. The first line of stdin says
+    where to connect; the secret part in it is signed by munge.
+
+    Return 1 if no connection came about, with an event `failed` that says why. Afterwards this process exits without
+    returning.
+    """
     del action
     stdin = open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # read until the end
     request = parse_json(stdin.readline())
@@ -306,6 +314,7 @@ class _StepCommand:
 
 
 def format_connect_error(target: ControlPort, error: OSError) -> str:
+    """Return the sentence for a connection to the control machine that failed."""
     return f"it cannot connect to the control machine, {target.address} port {target.port}: {error}"
 
 
@@ -316,7 +325,8 @@ class _FrameSource:
         self._frames: list[tuple[bytes, bytes]] = []
 
     def next(self) -> tuple[bytes, bytes]:
-        """The next frame. Raises an OSError at the end of the connection, and a FrameError for an invalid frame."""
+        """Return the next frame. Raises an OSError at the end of the connection, and a FrameError for an invalid
+        frame."""
         while not self._frames:
             data = self._conn.recv(_READ)
             if not data:
@@ -326,7 +336,7 @@ class _FrameSource:
 
 
 def end_session(session: int, grace: float) -> int:
-    """End all processes of a session, with SIGKILL after `grace` seconds; returns how many survive."""
+    """End all processes of a session, with SIGKILL after `grace` seconds; return how many survive."""
 
     def alive() -> list[int]:
         return [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
@@ -341,16 +351,19 @@ def end_session(session: int, grace: float) -> int:
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
+    """Return the variables without those that Slurm sets in a step."""
     return {name: value for name, value in variables.items() if not name.startswith(OF_SLURM)}
 
 
 def encode_environment(variables: dict[str, str]) -> bytes:
+    """Return the control machine's variables, without Slurm's, as a step receives them: their size, and `NAME=VALUE`
+    entries."""
     data = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment(variables).items())
     return _SIZE.pack(len(data)) + data
 
 
 def read_environment(conn: socket.socket) -> dict[str, str]:
-    """Raises an OSError if the connection ends early."""
+    """Return the variables that the control machine sends first. Raises an OSError if the connection ends early."""
     conn.settimeout(REPLY_TIME)
     (size,) = _SIZE.unpack(_read_exactly(conn, _SIZE.size))
     pairs = (

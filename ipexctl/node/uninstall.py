@@ -1,7 +1,8 @@
-"""Lists and removes what ipexctl put into a home on this host. Files that runs wrote are kept unless requested.
+"""List and remove what ipexctl put into a home on this host. Files that runs wrote are kept unless their removal is
+requested.
 
-`remove` changes nothing while a run or another process uses the home.
-It keeps `tune.before`, which is needed to undo the settings.
+`remove` changes nothing while a run or another process uses the home. It keeps `tune.before`, which is needed to undo
+the settings.
 """
 
 from __future__ import annotations
@@ -48,8 +49,12 @@ class FileGroup(NamedTuple):
 
 
 class HomeReply(NamedTuple):
+    """What is in a home, and what an uninstall removes or keeps of it."""
+
     logins: bool
+    """True if the home contains a directory `ssh`."""
     live: tuple[str, ...]
+    """Runs that are alive."""
     starting: tuple[str, ...]
     """Runs that have files here and may still start."""
     over: tuple[str, ...]
@@ -57,6 +62,7 @@ class HomeReply(NamedTuple):
     busy: tuple[str, ...]
     """Why nothing can be removed now, apart from runs."""
     found: tuple[FileGroup, ...]
+    """What is removed, or would be."""
     left: tuple[FileGroup, ...]
     """What is kept; `runs`, `projects` and `results` are files that runs wrote."""
     foreign: tuple[Owned, ...] = ()
@@ -70,25 +76,32 @@ MAX_FOREIGN = 200
 
 
 class UninstallRequest(RemovalRequest):
+    """Request to list or remove what is in a home."""
+
     home: str
     results: bool
+    """True to remove files that runs wrote, too."""
     ended: Sequence[str]
     """Runs that the caller knows to have ended or never started."""
 
 
 class Part(ABC):
+    """A part of a home in which files of runs may be: a run, a project's tree, or a directory of results."""
+
     def __init__(self, path: bytes) -> None:
         self.path = path
 
     @abstractmethod
     def results(self) -> list[bytes]:
-        """Files that runs wrote, without bytecode."""
+        """Return the files that runs wrote, without bytecode."""
 
     def files(self, *, with_results: bool) -> list[bytes]:
+        """Return all files of the part; unless `with_results`, without those that runs wrote."""
         kept = set() if with_results else set(self.results())
         return [path for path in files_below(self.path) if path not in kept]
 
     def remove(self, *, with_results: bool) -> None:
+        """Remove these files, and then the directories that are empty."""
         for path in self.files(with_results=with_results):
             os.unlink(path)
         for above, _, _ in os.walk(self.path, topdown=False):
@@ -96,6 +109,8 @@ class Part(ABC):
 
 
 class TreePart(Part):
+    """The tree of a project, into which runs may have written."""
+
     def __init__(self, home: str, name: str) -> None:
         match = TREE.fullmatch(name)
         assert match is not None
@@ -103,7 +118,7 @@ class TreePart(Part):
         super().__init__(self.tree.path)
 
     def results(self) -> list[bytes]:
-        """Files that sync did not write, or that were changed since."""
+        """Return the files that sync did not write, or that were changed since."""
         synced = {self.tree.path_of(path) for path in TreePlan(self.tree, [], []).remove}
         state = self.tree.state_directory + b"/"
         files = (path for path in files_below(self.path) if path not in synced and not path.startswith(state))
@@ -127,12 +142,14 @@ class TreePart(Part):
 
 
 class RunPart(Part):
+    """The directory of a run."""
+
     def __init__(self, home: str, name: str) -> None:
         self.name = name
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
 
     def liveness(self) -> Liveness:
-        """Liveness of the run by its files. Processes on this host are checked elsewhere."""
+        """Return whether the run is alive, by its files. Processes on this host are checked elsewhere."""
         rundir = os.fsdecode(self.path)
         try:
             stored = read_document(f"{rundir}/status.json")
@@ -146,21 +163,26 @@ class RunPart(Part):
         return liveness_of(stored.status, seconds_since(stored.written), REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
-        """Window files are ipexctl's own."""
+        """Return the output of the run. Window files are ipexctl's own, and empty files do not count."""
         directories = [self.path + b"/" + encode_name(name) for name in OUTPUT_DIRECTORIES]
         paths = [path for directory in directories for path in files_below(directory)]
         return [path for path in paths if not path.endswith(WINDOW_SUFFIXES) and os.lstat(path).st_size]
 
 
 class ResultsPart(Part):
+    """A directory of results of runs."""
+
     def __init__(self, path: str) -> None:
         super().__init__(os.fsencode(path))
 
     def results(self) -> list[bytes]:
+        """Return all files: everything in a directory of results was written by runs."""
         return list(files_below(self.path))
 
 
 class HomeContents:
+    """What is in a home. Its runs, trees and results are listed once, when this object is made."""
+
     def __init__(self, request: UninstallRequest) -> None:
         self.home, self.request = home_of(request), request
         self.takes_results, self.ended = request["results"], list(request["ended"])
@@ -174,7 +196,7 @@ class HomeContents:
         return own_entries(self.home, directory)
 
     def run_states(self) -> dict[Liveness, list[str]]:
-        """Names of the runs in each state. A starting run in the request's `ended` is `unknown`."""
+        """Return state → names of the runs in it. A starting run that is in the request's `ended` is `unknown`."""
         active = runs_with_processes(f"{self.home}/runs") if self.runs else set()
         states: dict[str, Liveness] = {run.name: "live" if run.name in active else run.liveness() for run in self.runs}
         for tree in self.trees:
@@ -186,6 +208,7 @@ class HomeContents:
         return names
 
     def busy(self) -> list[str]:
+        """Return why nothing can be removed now, apart from runs, as sentences; empty if nothing prevents it."""
         reasons = []
         if users := environments.find_users([f"{self.home}/envs"]):
             reasons.append(f"process {', '.join(map(str, users[:5]))} uses an environment there")
@@ -195,6 +218,7 @@ class HomeContents:
         return reasons
 
     def describe(self) -> HomeReply:
+        """Return what is in the home, and what of it would be removed."""
         states = self.run_states()
         return HomeReply(
             os.path.isdir(f"{self.home}/ssh"),
@@ -208,6 +232,7 @@ class HomeContents:
         )
 
     def foreign(self) -> tuple[Owned, ...]:
+        """Return the runs, environments and pushed data that others made."""
         runs = {run.name: read_json(f"{self.home}/runs/{run.name}/{PLAN_FILE}") for run in self.runs}
         found = environments.list_environments({"home": self.home}).envs
         envs = {env.name: read_json(f"{env.path}/env.json") for env in found}
@@ -216,6 +241,7 @@ class HomeContents:
         return sum((find_foreign(kind, made, self.request) for kind, made in documents.items()), ())
 
     def found(self) -> Iterator[FileGroup]:
+        """Yield what would be removed, by kind. A kind may have no entries."""
         envs = environments.list_environments({"home": self.home}).envs
         yield FileGroup("environments", len(envs), sum(env.bytes or 0 for env in envs))
         for kind, parts in self.parts().items():
@@ -228,9 +254,11 @@ class HomeContents:
             yield FileGroup(kind, len(paths), sum(usage_of(path) for path in paths))
 
     def parts(self) -> dict[str, list[Part]]:
+        """Return kind → the parts that may contain files of runs."""
         return {"runs": [*self.runs], "projects": [*self.trees], "results": [*self.result_directories]}
 
     def left(self) -> Iterator[FileGroup]:
+        """Yield what would be kept: files of runs, pushed data, saved settings, and files that are not ipexctl's."""
         for (kind, parts), name in zip(self.parts().items(), ("runs", "code", "results")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:
@@ -247,6 +275,8 @@ class HomeContents:
             yield FileGroup("other", len(rest), sum(map(usage_of, rest)), self.home)
 
     def remove(self) -> None:
+        """Remove what `found` yields. Raises an AgentError if an environment can't be removed. The caller has refused a
+        home in use."""
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
         request: environments.RemoveRequest = {
             "home": self.home,
@@ -280,19 +310,23 @@ class HomeContents:
 
 
 def pushed_entry(kind: str, pushed: PushedData) -> FileGroup:
+    """Return the group for data that a push wrote. Its path begins with the host if that is not this one."""
     where = "" if pushed.host == os.uname().nodename else f"{pushed.host}:"
     return FileGroup(kind, len(pushed.entries), pushed.size, where + pushed.path)
 
 
 def is_directory(path: bytes) -> bool:
+    """True for a directory that is not reached through a symlink."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def list_names(directory: bytes) -> list[bytes]:
+    """Return the sorted names in a directory; empty if there is none, or if it is a symlink."""
     return sorted(os.listdir(directory)) if is_directory(directory) else []
 
 
 def files_below(directory: bytes) -> Iterator[bytes]:
+    """Yield all files and symlinks below a directory. Symlinks are not followed."""
     for name in list_names(directory):
         path = directory + b"/" + name
         if is_directory(path):
@@ -302,10 +336,12 @@ def files_below(directory: bytes) -> Iterator[bytes]:
 
 
 def is_bytecode(path: bytes) -> bool:
+    """True for a compiled file of Python in `__pycache__`."""
     return path.endswith(b".pyc") and os.path.basename(os.path.dirname(path)) == b"__pycache__"
 
 
 def size_of(path: bytes) -> int:
+    """Return the bytes of one file on disk; 0 if it is gone."""
     try:
         return os.lstat(path).st_blocks * 512
     except OSError:
@@ -313,11 +349,14 @@ def size_of(path: bytes) -> int:
 
 
 def remove_directory(directory: bytes) -> None:
+    """Remove a directory if it is empty, and leave it otherwise."""
     with contextlib.suppress(OSError):  # not empty, or a user's link
         os.rmdir(directory)
 
 
 def remove_tree(path: bytes) -> None:
+    """Remove a directory with its files, a file or a symlink. Raises an OSError if that fails; a missing path is no
+    error."""
     if is_directory(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
@@ -325,10 +364,12 @@ def remove_tree(path: bytes) -> None:
 
 
 def usage_of(path: str) -> int:
+    """Return the bytes on disk of a file, or of a directory with its files."""
     return disk_usage(path) if is_directory(os.fsencode(path)) else size_of(os.fsencode(path))
 
 
 def age_or_infinite(path: bytes) -> float:
+    """Return the seconds since the file was changed; infinity if there is none."""
     try:
         return age_of(path)
     except OSError:
@@ -336,6 +377,9 @@ def age_or_infinite(path: bytes) -> float:
 
 
 def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
+    """Remove what ipexctl put into the home, and return what was found and what is left. Raises an AgentError, before
+    anything is removed, if a run or another process uses the home or, without `force`, if others made something in it.
+    """
     contents = HomeContents(request)
     description = contents.describe()
     for run in (*description.live, *description.starting):
@@ -353,17 +397,19 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
 
 
 def remove_data(request: UninstallRequest, _: BinaryIO) -> HomeReply:
-    """On another host of a home: only what pushes wrote on its own disks."""
+    """Remove only the pushed data on this host's own disks, for another host of a shared home."""
     changed = remove_pushed(home_of(request))
     description = HomeContents(request).describe()
     return description._replace(found=(), left=tuple(pushed_entry("changed", each) for each in changed))
 
 
 def list_home(request: UninstallRequest, _: BinaryIO) -> HomeReply:
+    """Return what is in the home; remove nothing."""
     return HomeContents(request).describe()
 
 
 def main(action: str) -> int:
+    """List or remove what is in the home, as the call of the agent asks."""
     actions: dict[str, Action] = {"list": list_home, "remove": remove, "remove_data": remove_data}
 
     def act(request: UninstallRequest, stdin: BinaryIO) -> object:

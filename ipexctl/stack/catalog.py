@@ -1,7 +1,9 @@
-"""The version table: builds that belong together, and their requirements on hosts, from two files named rows.json.
+"""Read the version table: which builds of torch, IPEX and the oneCCL bindings belong together, and what they need of a
+host.
 
-`pythons`, `glibc` and `isa` of a stack are what all its parts run on. IPEX compares only major and minor version of
-torch, so `works_with` lists the patches known to work. A user's file adds rows or changes them (docs/versions.md).
+Rows come from the packaged rows.json and from the user's own file, which adds rows or changes packaged ones key by key
+(docs/versions.md). `pythons`, `glibc` and `isa` of a stack are what all its parts run on. IPEX compares only the major
+and minor version of torch, so `works_with` lists the patches that are known to work.
 """
 
 from __future__ import annotations
@@ -77,35 +79,48 @@ FIELD_DECODERS: Final[Mapping[str, FieldDecoder]] = {
 
 @dataclass(frozen=True, slots=True)
 class IpexBuild:
+    """One build of IPEX in a row."""
+
     version: Version
     built_for: Version
+    """The torch with which it was built."""
     pythons: tuple[Numbers, ...]
     pypi: PyPI
+    """Whether PyPI has the build. A yanked one can still be installed by its exact version."""
     works_with: tuple[Version, ...]
+    """Patch versions of torch with which it is known to work."""
     pypi_pythons: tuple[Numbers, ...] = ()
     wheel_tag: Note | None = None
     glibc: Glibc = "2.17"
     isa: Isa = "avx2"
     note: Note = ""
+    """Text for people; nothing depends on it."""
     source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OnecclBuild:
+    """One build of the oneCCL bindings (oneccl_bind_pt) in a row."""
+
     version: Version
     built_for: Version
     pythons: tuple[Numbers, ...]
     cpu_wheel: CpuWheel
     """`unverified`: only readmes of later versions list a CPU wheel."""
     works_with: tuple[Version, ...]
+    """Patch versions of torch with which it is known to work."""
     oneccl: Note | None = None
+    """Version of oneCCL inside its wheel; None if there is none inside."""
     mpi: Note | None = None
+    """Version of Intel MPI inside its wheel; None if there is none inside."""
     note: Note = ""
     source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
+    """A package index, or a page with links to wheels, that has builds of a row."""
+
     kind: IndexKind
     url: Url
 
@@ -126,55 +141,70 @@ class KnownBad:
 
 @dataclass(frozen=True, slots=True)
 class StackSpec:
+    """A row of the version table: what can be installed together, and what it needs of a host."""
+
     name: RowName
     torch: Torch
     """The recommended patch version."""
     torch_patches: tuple[Version, ...]
+    """All patch versions of torch that the row may install."""
     torch_pythons: tuple[Numbers, ...]
     torch_glibc: Glibc = "2.28"
     ipex_builds: tuple[IpexBuild, ...] = ()
+    """Newest build first; empty for a row without IPEX."""
     oneccl_builds: tuple[OnecclBuild, ...] = ()
     """Preferred build first."""
     mpi: tuple[tuple[str, str], ...] = ()
+    """(oldest glibc that it needs, requirement of impi-rt), the newest glibc first."""
     requires: tuple[Requirement, ...] = ()
     """Packages that the parts import without requiring them, and Intel's OpenMP."""
     constraints: tuple[Requirement, ...] = ()
+    """Limits on versions of packages that others require."""
     hugging_face: tuple[tuple[str, str], ...] = ()
     """(transformers or accelerate, last version that works with this torch and IPEX)."""
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
+    """Python module of the bindings; None for a row without them."""
     setvars: Setvars | None = None
     """Script that sets the bindings' variables, relative to their module's directory; None without one."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
+    """True if the row gets no more fixes."""
     note: Note = ""
     sources: tuple[Note, ...] = ()
     origin: str = ""
+    """Path of the user's own table that added or changed the row; empty for a packaged row."""
 
     @property
     def line(self) -> str:
+        """Return the major and minor version of the recommended torch, such as `2.8`."""
         return minor(self.torch)
 
     @property
     def patches(self) -> tuple[str, ...]:
+        """Return the row's patch versions of torch: the recommended one first, then the others, newest first."""
         others = (patch for patch in self.torch_patches if patch != self.torch)
         return (self.torch, *sorted(others, key=version_key, reverse=True))
 
     @property
     def title(self) -> str:
-        """Title for messages, as in `IPEX 2.8`, `torch 2.13`."""
+        """Return the title for messages, such as `IPEX 2.8` or `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
 
     @property
     def ipex(self) -> str | None:
+        """Return the version of the row's newest IPEX build; None for a row without IPEX."""
         return self.ipex_builds[0].version if self.ipex_builds else None
 
     @property
     def oneccl(self) -> str | None:
+        """Return the version of the bindings that were published for CPUs, preferably of a build that works with the
+        recommended torch. None if no build was published, although `oneccl_builds` may then still list some."""
         return next((build.version for build in self._published), None)
 
     @property
     def bundled_mpi(self) -> str | None:
+        """Return the version of the Intel MPI inside the bindings that `oneccl` names; None if the table names none."""
         return next((build.mpi for build in self._published), None)
 
     @property
@@ -184,6 +214,7 @@ class StackSpec:
 
     @property
     def backend(self) -> Literal["ccl", "gloo"]:
+        """Return the backend for torch.distributed: oneCCL if bindings for CPUs were published, else gloo."""
         return "ccl" if self.oneccl else "gloo"
 
     @property
@@ -193,15 +224,18 @@ class StackSpec:
 
     @property
     def pythons(self) -> tuple[str, ...]:
-        found = set(self.torch_pythons)
+        """Return the Pythons for which each part of the row has a build, oldest first. Bindings that were not published
+        do not count."""
+        common = set(self.torch_pythons)
         if self.ipex_builds:
-            found &= {python for build in self.ipex_builds for python in build.pythons}
+            common &= {python for build in self.ipex_builds for python in build.pythons}
         if self.oneccl:
-            found &= {python for build in self._published for python in build.pythons}
-        return tuple(sorted(found, key=version_key))
+            common &= {python for build in self._published for python in build.pythons}
+        return tuple(sorted(common, key=version_key))
 
     @property
     def glibc(self) -> str:
+        """Return the oldest glibc on which both torch and an IPEX build of the row run."""
         floors = [self.torch_glibc]
         if self.ipex_builds:
             floors.append(min((build.glibc for build in self.ipex_builds), key=version_key))
@@ -209,15 +243,17 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """Instruction set that a CPU needs; None if any x86-64 CPU will do."""
+        """Return the instruction set that a CPU needs; None if any x86-64 CPU will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
     def without_oneccl(self) -> StackSpec:
+        """Return the row without its bindings: its ranks communicate over gloo."""
         return replace(self, oneccl_builds=())
 
     def stock(self) -> StackSpec:
-        """The row with torch alone: `torch-2.7` for `ipex-2.7`."""
+        """Return the row with torch alone, such as `torch-2.7` for `ipex-2.7`. A row without IPEX is returned as it
+        is."""
         if not self.ipex_builds:
             return self
         return replace(
@@ -241,30 +277,35 @@ TABLE: Final = Path(__file__).with_name("rows.json")
 
 @cache
 def rows() -> tuple[StackSpec, ...]:
+    """Return the packaged rows, newest torch first."""
     return newest_first(row_from(item) for item in packaged())
 
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """Rows of the table as JSON values; missing keys come from the row that `like` names, and from the row of that."""
-    found = parse_json(TABLE.read_text(encoding="utf-8"))
-    by_name = {row["name"]: row for row in found}
+    """Return the packaged rows as JSON objects. Keys that a row lacks come from the row that its `like` names, and that
+    row may name another in turn."""
+    table = parse_json(TABLE.read_text(encoding="utf-8"))
+    by_name = {row["name"]: row for row in table}
 
     def complete(row: Mapping[str, Any]) -> dict[str, Any]:
         like = by_name.get(row.get("like"))
         return {**({} if like is None else complete(like)), **row}
 
-    return tuple({key: value for key, value in complete(row).items() if key != "like"} for row in found)
+    return tuple({key: value for key, value in complete(row).items() if key != "like"} for row in table)
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
+    """Sort rows by torch, newest first. Among rows with the same torch, the user's own are before packaged ones, and
+    rows with IPEX before those without."""
     return tuple(
         sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
     )
 
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
-    """docs/versions.md has the defaults. Raises ValueError for an invalid value."""
+    """Return the row that a JSON object describes; docs/versions.md lists the defaults. `origin`: path of the user's
+    file, empty for a packaged row. Raises a ValueError if a value is invalid."""
 
     def value(key: str, type_: str, default: Any = ()) -> Any:
         return default if data.get(key) is None else decoder_of(type_, __name__)(data[key], key)
@@ -302,11 +343,14 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def minor(version: str) -> str:
+    """Return the first two numbers of a version: `2.8` for `2.8.0`."""
     return ".".join(version.split(".")[:2])
 
 
 @lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for sorting. A local version (`+cpu`) and parts with letters, such as `0rc1`,
+    are left out."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
@@ -330,20 +374,22 @@ class _FormatError(Exception):
 
 
 def _check_keys(row: Mapping[str, object], what: str) -> None:
+    """Refuse a key that a row, or an object in it, can't have; a misspelled key would otherwise be ignored."""
     places: list[tuple[str, object, tuple[str, ...]]] = [(what, row, ROW_KEYS)]
     places.append((f"'hugging_face' of {what}", row.get("hugging_face"), ("transformers", "accelerate")))
     for key, names in _NAMES.items():
         items = row.get(key)
         places += [(f"{key!r} of {what}", item, names) for item in (items if isinstance(items, list) else ())]
-    for place, found, names in places:
-        for key in found if isinstance(found, dict) else ():
+    for owner, entry, names in places:
+        for key in entry if isinstance(entry, dict) else ():
             if key not in names:
                 fix = did_you_mean(key, names, f"one of: {', '.join(names)}")
-                raise _FormatError(f"{place} has no key {key!r}", fix)
+                raise _FormatError(f"{owner} has no key {key!r}", fix)
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
-    """$IPEXCTL_ROWS, else rows.json in the user's configuration if it exists."""
+    """Return the path of the user's own table: $IPEXCTL_ROWS, which may name a missing file, else rows.json in the
+    user's configuration directory. None if the variable is not set and there is no such file."""
     if named := environ.get(VARIABLE):
         return expand_tilde(named)
     usual = config_directory() / "rows.json"
@@ -357,7 +403,8 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
-    """Raises a FileError for a bad file."""
+    """Return the packaged rows, changed by the user's own table if there is one. Raises a UserError if that table can't
+    be read or has an invalid row."""
     path = rows_file(environ)
     if path is None:
         return rows()
@@ -379,12 +426,19 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
 
 
 def rows_digest(rows: Iterable[StackSpec]) -> str | None:
+    """Return a short hash of the rows that the user's own table added or changed; None if there are none. The path of
+    that table does not count.
+
+    Requests in env.json contain the hash, so an install after a change of the table does not find the old environment
+    again.
+    """
     own = [replace(row, origin="") for row in rows if row.origin]
     return hashlib.sha256(repr(own).encode()).hexdigest()[:16] if own else None
 
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
-    """Packaged rows with the rows of `text` added, or merged key by key into the row of the same name."""
+    """Return the packaged rows together with those of `text`, the user's own table. A row with a new name is added; one
+    with a packaged row's name changes that row key by key. `path` is named in errors."""
     try:
         own = _rows_of(parse_json(text), path)
     except JsonError as error:
@@ -398,9 +452,10 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
 
 
 def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
+    """Return name → row of a user's table. Raises a _FormatError for the first mistake."""
     if not isinstance(document, list):
         raise _FormatError("the file must be a list of rows", '[{"name": "ipex-2.8", ...}]')
-    found: dict[str, StackSpec] = {}
+    own_rows: dict[str, StackSpec] = {}
     for own in document:
         if not isinstance(own, dict):
             raise _FormatError("a row must be an object", "{...}")
@@ -412,13 +467,14 @@ def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
             row = _row_of(name, own, path)
         except ValueError as error:
             raise _FormatError(f"{what}: {error}") from None
-        if name in found:
+        if name in own_rows:
             raise _FormatError(f"the row {name!r} occurs twice")
-        found[name] = row
-    return found
+        own_rows[name] = row
+    return own_rows
 
 
 def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:
+    """Return the row of a user's table, with the values of the packaged row of its name for keys that it lacks."""
     if name in _KINDS:
         raise _FormatError(f"{name!r} already means the newest row of that kind", "choose another name for the row")
     by_name = {str(row["name"]): row for row in packaged()}
@@ -446,7 +502,8 @@ def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:
 
 
 def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """The user's `requires` adds to the packaged row and wins for the same project; `replaces` replaces all of it."""
+    """Return what a row requires: the packaged requirements with the user's own `requires` added, which win for the
+    same project. With `replaces`, its lines stand in place of all packaged ones."""
     added, replaced = (_decode_requirements(own.get(key) or [], key) for key in ("requires", "replaces"))
     projects = {project_of(line) for line in added}
     base = replaced if "replaces" in own else packaged_row.get("requires", [])

@@ -1,5 +1,7 @@
-"""The stack that hosts have or would get, for doctor, versions and run. No index is queried: the installed environment
-decides, then the last answer of the indexes, then the table alone."""
+"""Find the stack that hosts have or would get, for doctor, versions and run.
+
+No index is queried: the installed environment decides, then the last answer of the indexes, then the table alone.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
 
 
 def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
-    """Raise a UserError for an unknown stack or version, before any host is contacted."""
+    """Refuse an unknown stack or version, before any host is contacted."""
     wrong = _wrong_call(request, rows)
     if wrong is not None:
         fix: str = wrong.fix
@@ -56,7 +58,12 @@ def choose_stack(
     cache: IndexCache | None = None,
     ipex_use: str = "",
 ) -> StackPlan | Undecided | Refusal:
-    """`ipex_use`: where the project uses IPEX, which counts if no environment and no request decides."""
+    """Return the stack that the hosts have or would get, two candidates if the indexes decide between them, or a
+    refusal.
+
+    `ipex_use`: where the project uses IPEX, which counts if no environment and no request decides; empty if it does
+    not.
+    """
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
     request = request.for_project(uses_ipex=bool(ipex_use))
@@ -67,12 +74,15 @@ def choose_stack(
 
 
 def with_ipex_use(reason: Reason, request: StackRequest, use: str) -> Reason:
+    """Return the reason, and where the project uses IPEX if the request is for IPEX. `use`: that text; if it is empty,
+    the reason stays as it is."""
     return because(reasons.needed, reason=reason, use=use) if use and request.stack == "ipex" else reason
 
 
 def _decide(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> StackPlan | Undecided | Reason:
+    """Choose by the table and the last answer of the indexes, and say in the reason which of them decided."""
     by_table = resolve_by_table(request, hosts, rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
         return by_table  # the answer is the same whatever the indexes have
@@ -93,8 +103,11 @@ def _decide(
 def installed_record(
     request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> EnvRecord | None:
-    """The environment of that name if the request names no stack, else one made for an equal request, but not by an
-    older version table."""
+    """Return the record of the environment of that name if the request names no stack, else of one made for an equal
+    request; None if there is none.
+
+    Environments made with another version of the user's own table do not count.
+    """
     table, digest = stacks(rows), rows_digest(rows)
 
     def answers(entry: Env, record: EnvRecord) -> bool:
@@ -105,16 +118,17 @@ def installed_record(
             return env in (entry.name, *entry.names)
         return any(EnvRequest.from_json(made).stack == request for made in requests)
 
-    found = find_existing(hosts, env, answers)
-    return found.record if found else None
+    existing = find_existing(hosts, env, answers)
+    return existing.record if existing else None
 
 
 def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan:
+    """Return the plan that describes an installed environment. Its row must be in the table."""
     row, packages = stacks(rows)[record.row], record.packages
     names = [
         name
         for name, facts in hosts.items()
-        if any(found.name == record.name and entry.runs for entry, found in records_of(facts))
+        if any(other.name == record.name and entry.runs for entry, other in records_of(facts))
     ]
     return StackPlan(
         row=row,
@@ -138,20 +152,22 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
 def _last_answer(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> CachedAnswer | None:
-    """The answer of the first host that has one, else the control machine's. An answer without any torch does not
-    count."""
+    """Return the last answer of the first host that has one, else the control machine's; None if nobody has one. An
+    answer with some torch is preferred to one without."""
     wanted = projects(request, rows)
-    found = None
+    without_torch = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):
         answer = cache.load(machine, wanted)
         if answer is not None and answer.availability.of(TORCH):
             return answer
-        found = found or answer
-    return found
+        without_torch = without_torch or answer
+    return without_torch
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsReport:
+    """What `ipexctl versions` shows: the version table, and the stack for the hosts."""
+
     rows: tuple[StackSpec, ...]
     outcome: StackPlan | Undecided | Refusal
     hosts: tuple[HostFacts, ...] = ()
@@ -159,6 +175,8 @@ class VersionsReport:
 
     @property
     def exit_code(self) -> int:
+        """Return 2 if the request names an unknown stack or version; else 3 or 1 if hosts were unreachable or failed,
+        and 1 if no stack can be chosen."""
         if isinstance(self.outcome, Refusal) and self.outcome.exit_code == 2:
             return 2
         code = exit_code([host.status for host in self.hosts])
@@ -168,7 +186,8 @@ class VersionsReport:
 def versions_for(
     opened: OpenHosts, request: StackRequest, rows: Sequence[StackSpec], *, ipex_use: str = ""
 ) -> VersionsReport:
-    """Hosts without facts are reported and otherwise ignored."""
+    """Return the version table and the stack for these hosts. Hosts without facts are reported and otherwise
+    ignored."""
     began = time.monotonic()
     wrong = _wrong_call(request, rows)
     if wrong is not None:

@@ -1,5 +1,8 @@
-"""One call of install: its request, what is known and done so far, and its report. `InstallContext` is the only mutable
-object of this package."""
+"""Hold one call of install: its request, what is known and done so far, and its report.
+
+`InstallContext` changes during the call: later steps read what earlier ones stored in it. Requests and reports are
+immutable.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +56,18 @@ _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
+    """A package whose version an install changes."""
+
     name: str
     before: str | None
+    """None for a new package."""
     after: str | None
+    """None for a package that is lost."""
 
     @property
     def is_lower(self) -> bool:
+        """True if the package is lost or its version becomes lower. Versions that can't be compared do not count as
+        lower."""
         if self.before is None or self.after is None:
             return self.after is None
         try:
@@ -73,6 +82,7 @@ class PackageChange:
 
 
 def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[PackageChange, ...]:
+    """Return the packages whose versions differ, sorted by name; None stands for a package that is new or lost."""
     names = sorted({*before, *after})
     return tuple(
         PackageChange(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
@@ -83,7 +93,9 @@ def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
     """Refuse to lose or lower what an earlier call asked for, and torch, because a working script could fail after the
-    install. What the call pins is exempt, and what only the resolver chose may move or go.
+    install; else return None.
+
+    What the call pins is exempt, and what only the resolver chose may move or go.
     """
     named = names_of((*request.packages, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
@@ -106,7 +118,7 @@ def refuse_downgrade(
 
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
-    """Packages of both requests. If both name a package, the added line wins."""
+    """Return the present request with the packages of the added one. If both name a package, the added line wins."""
     named = names_of((*added.packages, *added.constraints))
     packages = [line for line in present.packages if not names_of([line]) & named]
     constraints = [line for line in present.constraints if not names_of([line]) & named]
@@ -119,15 +131,17 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
 
 
 def names_of(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
-    found = set()
+    """Return the normalized names of the packages in these lines; lines that are no requirements are skipped.
+    `operators`: if given, only packages whose version a line limits with one of these."""
+    names = set()
     for line in lines:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:  # a path or URL
             continue
-        if not operators or any(each.operator in operators for each in requirement.specifier):
-            found.add(canonicalize_name(requirement.name))
-    return frozenset(found)
+        if not operators or any(clause.operator in operators for clause in requirement.specifier):
+            names.add(canonicalize_name(requirement.name))
+    return frozenset(names)
 
 
 class ProjectArchive(NamedTuple):
@@ -143,9 +157,12 @@ class ProjectArchive(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
+    """What a call of install asks for, with what its files and the project say."""
+
     env: EnvRequest
     sources: Sources
     rows: tuple[StackSpec, ...] = field(repr=False)
+    """The version table, with the user's own rows."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     torch: str | None = None
@@ -153,10 +170,13 @@ class InstallRequest:
     ipex_use: str = ""
     """Where the project uses IPEX, as in `train.py imports …`."""
     notes: tuple[str, ...] = ()
+    """What was left out of the files."""
     files: tuple[Path, ...] = field(default=(), repr=False)
+    """All files that were read."""
     named_files: tuple[Path, ...] = field(default=(), repr=False)
     """Requirements files named on the command line, with their extras."""
     named: tuple[str, ...] = ()
+    """Packages that the call or its files name, without those that only others require."""
     builds: tuple[str, ...] = ()
     """Packages to build from source. Never taken from a host's record, because a build runs code: what was built stays
     as it is unpacked there."""
@@ -177,37 +197,43 @@ class InstallRequest:
     tree: Path | None = None
     """An archive of the project's files, for these lists."""
     name: str = DEFAULT_ENV
+    """Name of the environment."""
     dry_run: bool = False
     upgrade: bool = False
+    """True to choose all versions again; an existing environment is not searched."""
     downgrade: bool = False
+    """True if packages may become older, or be lost."""
 
     def for_project(self) -> InstallRequest:
+        """Return the request in which the project's torch and its use of IPEX count, so that they no longer stand
+        beside it."""
         stack = self.env.stack.for_project(uses_ipex=bool(self.ipex_use), torch=self.torch)
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The request as env.json records it; it differs once the user's version table has changed."""
+        """Return the request as env.json records it; it differs once the user's version table has changed."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
 
 
 def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> FixCommand:
+    """Return the install command of the call with more packages or builds, for a fix. It contains no login."""
     stack, sources = typed.env.stack, typed.sources
     options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]
     options += [("with", line) for line in typed.env.packages if line not in typed.origins]
     options += [("with", package) for package in packages]
-    options += [("build", name) for name in (*typed.builds, *(each.directory for each in typed.projects), *builds)]
+    options += [("build", name) for name in (*typed.builds, *(copy.directory for copy in typed.projects), *builds)]
     options += [("index-url", sources.index_url)]
     options += [("extra-index-url", url) for url in sources.extra_index_urls]
-    options += [("find-links", place) for place in sources.find_links]
+    options += [("find-links", location) for location in sources.find_links]
     options += [("wheelhouse", sources.wheelhouse)]
-    words = ["--require-oneccl"] if stack.require_oneccl else []
+    arguments = ["--require-oneccl"] if stack.require_oneccl else []
     for file in typed.named_files:
-        words += ["-r", str(file)]
+        arguments += ["-r", str(file)]
     for name, value in options:
-        words += [f"--{name}", strip_login(value)] if value else []
-    return ipexctl_command("install", *words)
+        arguments += [f"--{name}", strip_login(value)] if value else []
+    return ipexctl_command("install", *arguments)
 
 
 def install_request(
@@ -225,8 +251,11 @@ def install_request(
     are_found: bool = False,
     ipex_use: str = "",
 ) -> InstallRequest:
-    """`layout`: of the project that the call is in. `are_found`: the files were not named, so that they can't set
-    indexes. The others: as in InstallRequest."""
+    """Return the request of a call. Raises a UserError for anything that can be refused before a host is contacted.
+
+    `layout`: of the project that the call is in. `are_found`: True if the files were not named by the user, so that
+    they can't set indexes. The others are described at InstallRequest.
+    """
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     _refuse_own_name_of_stack(layout)
@@ -258,9 +287,9 @@ def install_request(
     is_project_named = any(split_extras(file)[0].name in (PYPROJECT, UV_LOCK) for file in files)
     if not are_found:
         named = named.with_more(of_files).with_more(project if is_project_named else Sources())
-    words = [word for package in packages for word in ("--with", package)]
-    words += [word for file in files for word in ("-r", str(file))]
-    line = install_command(env).with_words(*words)
+    options = [word for package in packages for word in ("--with", package)]
+    options += [word for file in files for word in ("-r", str(file))]
+    line = install_command(env).with_words(*options)
     request = replace(
         request,
         env=EnvRequest(stack, packages_read.lines, packages_read.constraints),
@@ -282,6 +311,7 @@ _OF_STACKS: Final = frozenset({"torch", "intel-extension-for-pytorch", "oneccl-b
 
 
 def _refuse_own_name_of_stack(layout: ProjectLayout) -> None:
+    """Refuse a project whose own package has the name of a part of the stack."""
     if (name := next((name for name in layout.members if name in _OF_STACKS), None)) is not None:
         raise UserError(
             f"the project's own package is {name} ({layout.members[name]}), which is part of the stack",
@@ -304,28 +334,40 @@ def _refuse_torch(stack: StackRequest, torch: str, rows: Sequence[StackSpec]) ->
 
 @dataclass(frozen=True, slots=True)
 class StackSummary:
+    """What a report says about the installed stack."""
+
     name: str
     torch: str
     ipex: str | None
     oneccl: str | None
     mpi: str | None
+    """Version of Intel MPI in the environment; None if it has none."""
     python: str
     backend: str
     why: str
+    """Why this stack was chosen."""
     retired: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InstallResult(HostResult):
+    """What came of an install on one host."""
+
     env: str | None = None
+    """Directory of the environment; None if it was not chosen yet."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Package → version."""
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Result of the verification; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallReport(Report[InstallResult]):
+    """What came of an install."""
+
     stack: StackSummary | None = None
     refusal: Refusal | None = None
+    """Why nothing was installed; None if nothing was refused."""
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
@@ -334,6 +376,7 @@ class InstallReport(Report[InstallResult]):
     """Lists that are known once they are installed."""
     dry_run: bool = False
     uplink: int = 0
+    """Bytes that the control machine sent to hosts."""
     downloaded: int = 0
     """Bytes of wheels downloaded, on any machine."""
     changes: tuple[PackageChange, ...] = ()
@@ -341,6 +384,8 @@ class InstallReport(Report[InstallResult]):
 
     @property
     def exit_code(self) -> int:
+        """Return 2 if the call itself was refused (an unknown version, a downgrade), else 3 or 1 if hosts were
+        unreachable or failed, and 1 for any other refusal."""
         if self.refusal is not None and self.refusal.exit_code == 2:
             return 2
         code = exit_code([host.status for host in self.hosts])
@@ -349,24 +394,32 @@ class InstallReport(Report[InstallResult]):
 
 @dataclass(frozen=True, slots=True)
 class ControlMachine:
+    """The machine on which ipexctl was called, as a machine that runs commands and stores wheels."""
+
     session: Session
     python: str
     home: str
+    """ipexctl's cache directory, which stands for a home here."""
 
     @classmethod
     def find(cls, cancel: Cancel) -> ControlMachine:
+        """Return the machine that ipexctl runs on. `cancel`: ends its running commands."""
         return cls(LocalSession(Host("localhost", "localhost"), cancel), sys.executable, str(cache_directory()))
 
     @property
     def location(self) -> StoreLocation:
+        """Return where the control machine stores wheels, in ipexctl's cache directory."""
         return StoreLocation(self.session.host, self.python, f"{self.home}/wheels")
 
     @property
     def store(self) -> StoreClient:
+        """Return the client of that store."""
         return StoreClient(self.location, self.session)
 
 
 class InstallContext:
+    """What is known and done so far in one install. Steps of the install read and change it."""
+
     def __init__(self, opened: OpenHosts, request: InstallRequest, watch: Watch) -> None:
         self.opened, self.hosts, self.pool = opened, opened.hosts, opened.pool
         self.request = request
@@ -397,45 +450,54 @@ class InstallContext:
 
     @property
     def pending(self) -> tuple[Host, ...]:
+        """Return the hosts that answered and have no result yet."""
         return tuple(host for host in self.hosts if host.name in self.facts and host.name not in self.done)
 
     @property
     def first(self) -> Host:
-        """The host that stores the wheels first: node0, or the next host with space for them."""
+        """Return the host that stores the wheels first: node0, or the next host with space for them."""
         answered = [host for host in self.hosts if host.name in self.facts]
         return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 
     @property
     def home(self) -> str:
+        """Return the path of the ipexctl home, by the first host whose facts have it; an install refuses hosts with
+        different paths."""
         return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
 
     @property
     def made_for_all(self) -> tuple[dict[str, Any], ...]:
-        """As env.json records them: what the next call will ask for again, and last what the lock has."""
+        """Return the requests that env.json records: what the next call will ask for again, and last what the lock has.
+        Both are one entry if they are equal."""
         locked = self.request.to_json()
         return (locked,) if locked == self.made_for else (self.made_for, locked)
 
     @contextmanager
     def timed(self, host: str, what: str) -> Iterator[None]:
+        """Report how long the step in the `with` block took, unless it raised."""
         began = time.monotonic()
         yield
         self.watch(StepTimed(host, what, time.monotonic() - began))
 
     @property
     def seconds(self) -> float:
+        """Return the time since the call began."""
         return time.monotonic() - self._began
 
     def python(self, host: Host, preferred: str | None = None) -> str:
+        """Return the Python that runs the agent on this host: the preferred one, else the first usable one, else
+        `python3`."""
         if preferred:
             return preferred
-        found = usable_pythons(self.facts[host.name])
-        return found[0].path if found else "python3"
+        usable = usable_pythons(self.facts[host.name])
+        return usable[0].path if usable else "python3"
 
     def add_result(self, host: Host, status: HostStatus, reason: str = "", fix: str = "", **details: Any) -> None:
-        """`details` are fields of InstallResult."""
+        """Store the result of a host, which is no longer pending then. `details`: fields of InstallResult."""
         self.done[host.name] = InstallResult(host, status, reason, fix, self.seconds, **details)
 
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
+        """Store the error of a host as its result."""
         self.done[host.name] = InstallResult.of_error(host, error, seconds=self.seconds, env=env)
 
     def report(
@@ -446,6 +508,8 @@ class InstallContext:
         lock: Lock | None = None,
         path: str | None = None,
     ) -> InstallReport:
+        """Return the report of the call. With a refusal, the pending hosts fail, too; those that it does not name fail
+        because all hosts get the same stack."""
         if refusal is not None:
             for host in self.pending:
                 named = not refusal.hosts or host.name in refusal.hosts
@@ -471,6 +535,8 @@ class InstallContext:
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
+    """Gather the facts of all hosts into the context. A host without facts, or without a home, gets its result at once.
+    `probed`: facts gathered before, which are used instead."""
     if not context.hosts:
         return
 
@@ -485,6 +551,8 @@ def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> 
 
 
 def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
+    """Return what a report says about the stack. If the bindings contain no Intel MPI, `mpi` is the version of its
+    package in the lock."""
     return StackSummary(
         name=plan.row.name,
         torch=plan.torch,

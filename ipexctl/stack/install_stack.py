@@ -1,4 +1,4 @@
-"""`ipexctl install`: inspects hosts, resolves and locks a stack, distributes its wheels, builds and verifies.
+"""Do the work of `ipexctl install`: inspect hosts, resolve and lock a stack, distribute its wheels, build and verify.
 
 All hosts get the same stack, because ranks with different versions don't work together. Until the first build a refusal
 changes no host; from then on hosts fail independently, and a second call completes the rest.
@@ -74,7 +74,7 @@ class IntactEnv(NamedTuple):
 
 
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
-    """Host → intact environment of the requested name; None unless all hosts have one."""
+    """Return host → intact environment of the requested name; None unless all hosts have one."""
     request = context.request
     command = environment_command(context.opened.home, request.name, script_text("env.check"))
 
@@ -83,11 +83,13 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
             output = capture(session, command, timeout=context.opened.timeout)
         return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
 
-    found = {done.host.name: done.result for done in context.opened.each(check) if done.result}
-    return {host.name: found[host.name] for host in context.hosts} if len(found) == len(context.hosts) else None
+    intact = {done.host.name: done.result for done in context.opened.each(check) if done.result}
+    return {host.name: intact[host.name] for host in context.hosts} if len(intact) == len(context.hosts) else None
 
 
 def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
+    """Return the environment that a host's answers describe; None if it is missing, damaged, or not verified on this
+    machine since boot, or if facts are missing. `name`: the name that leads to it."""
     facts, answers = parse(text), read_answers(text)
     env = next((env for env in facts.software.envs if name in env.names), None)
     if env is None or not facts.complete:
@@ -117,7 +119,8 @@ def install(
     *,
     probed: Sequence[HostFacts] = (),
 ) -> InstallReport:
-    """Install one stack on every host. `probed`: facts gathered before, if `find_unchanged` does not suffice."""
+    """Install one stack on every host, or return the report at once if nothing is to be done. `probed`: facts gathered
+    before; with them, the quick check is skipped."""
     if not (request.upgrade or request.dry_run or probed):
         report = find_unchanged(opened, request, watch)
         if report is not None:
@@ -153,7 +156,8 @@ def install(
 
 
 def _whole_line(fix: str, typed: InstallRequest) -> str:
-    """A command that adds a package to a stack that was not finished names what the call asked for, too."""
+    """Return a fix in which each install command with a package also names what this call asked for: the stack was not
+    finished, so that command alone would leave it out."""
 
     def whole(command: FixCommand) -> FixCommand:
         more = [package for option, package in pairwise(command.options) if option == "--with"]
@@ -175,7 +179,7 @@ def _lock(context: InstallContext) -> LockedStack | Refusal:
 
 
 def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
-    """The refusal with doctor's fix, if no Python on a host works."""
+    """Return the refusal with doctor's fix, if one of its hosts has no working Python."""
     for name in refusal.hosts:
         facts = context.facts.get(name)
         if facts is not None and facts.has_finished("programs") and not facts.software.running_pythons:
@@ -189,8 +193,11 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 
 
 def _find_known(context: InstallContext) -> Existing | None:
-    """The environment made for this request. A request without a stack, or with the present one's, adds packages to it:
-    a second project on the same hosts keeps the first one's packages."""
+    """Return the environment made for this request; None if there is none, or with --upgrade.
+
+    A request without a stack, or with the present one's, adds packages to the present environment: a second project on
+    the same hosts keeps the first one's packages. The request in the context is changed for that.
+    """
     request = context.request
     if request.upgrade:
         context.request = request.for_project()
@@ -213,9 +220,9 @@ def _find_known(context: InstallContext) -> Existing | None:
     def answers(_: Env, record: EnvRecord) -> bool:
         is_built = set(request.builds) <= set(record.built)
         is_bound = all(
-            record.origins.get(each.name) == each.label
-            for each in request.sources.bound
-            if each.name in record.packages and is_for_hosts(each.marker, record.python)
+            record.origins.get(binding.name) == binding.label
+            for binding in request.sources.bound
+            if binding.name in record.packages and is_for_hosts(binding.marker, record.python)
         )
         may_have_changed = bool(request.projects or request.unread)
         return made_for in record.requests and is_built and is_bound and not may_have_changed
@@ -231,21 +238,21 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
 
 
 def find_unchanged(opened: OpenHosts, request: InstallRequest, watch: Watch = ignore_event) -> InstallReport | None:
-    """The report if the environment is intact, named and verified since boot on every host; else None. Processor and
-    libraries have not changed since boot. Takes one round trip."""
+    """Return the report if the environment is intact, named and verified since boot on every host; else None. Processor
+    and libraries have not changed since boot. Takes one round trip."""
     context = InstallContext(opened, request, watch)
-    found = find_intact(context)
-    if found is None:
+    intact = find_intact(context)
+    if intact is None:
         return None
-    context.facts = {name: env.facts for name, env in found.items()}
+    context.facts = {name: env.facts for name, env in intact.items()}
     known = None if _check_homes(context) else _find_known(context)
-    if known is None or set(known.hosts) != set(found) or not _fits(context, known.record):
+    if known is None or set(known.hosts) != set(intact) or not _fits(context, known.record):
         return None
-    record, lock = known.record, next(iter(found.values())).lock
-    if any((env.name, env.lock.digest) != (record.name, record.digest) for env in found.values()):
+    record, lock = known.record, next(iter(intact.values())).lock
+    if any((env.name, env.lock.digest) != (record.name, record.digest) for env in intact.values()):
         return None
     for host in context.hosts:
-        verify = found[host.name].verified.to_json()
+        verify = intact[host.name].verified.to_json()
         context.add_result(host, "ok", env=record.name, packages=lock.packages, verify=verify)
     return context.report(stack=_summary_of_record(context, record, lock), lock=lock, path=_path_of(context))
 
@@ -260,14 +267,16 @@ def _path_of(context: InstallContext) -> str:
 
 
 def _has_name(context: InstallContext, record: EnvRecord) -> bool:
+    """True if the requested name leads to this environment on some host."""
     return any(
-        found.name == record.name and context.request.name in (entry.name, *entry.names)
+        other.name == record.name and context.request.name in (entry.name, *entry.names)
         for facts in context.facts.values()
-        for entry, found in records_of(facts)
+        for entry, other in records_of(facts)
     )
 
 
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
+    """Install a new lock, or with --dry-run only say what would happen. A refusal here still changes no host."""
     from ipexctl.stack.lock.stack_locking import announce_stack
 
     plan, lock = locked.plan, locked.lock
@@ -299,7 +308,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
                 context.add_result(host, "changed", env=name, packages=lock.packages)
         return context.report(stack=summary, lock=lock, path=_path_of(context))
     built = [*context.request.builds, *(project.name for project in context.request.projects)]
-    built += [each.wheel.name for each in context.built if each.wheel in lock.wheels]
+    built += [package.wheel.name for package in context.built if package.wheel in lock.wheels]
     record = record._replace(requests=context.made_for_all, built=tuple(built))
     installer = EnvInstaller(context, EnvSpec.of(locked, record, unpacked))
     installer.build_everywhere(context.pending)
@@ -311,6 +320,8 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
 
 
 def _check_changes(context: InstallContext, env: str, row: str, packages: Mapping[str, str]) -> Refusal | None:
+    """Refuse the lock if it lowers or loses packages of the environment that has the name. The changes are kept for the
+    report."""
     named = (
         record
         for facts in context.facts.values()
@@ -329,6 +340,7 @@ def _check_changes(context: InstallContext, env: str, row: str, packages: Mappin
 
 
 def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
+    """True if the host has this environment under the requested name, by the facts gathered before."""
     return any(
         record.name == name and context.request.name in (env.name, *env.names) and env.runs
         for env, record in records_of(context.facts[host.name])
@@ -336,6 +348,7 @@ def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
 
 
 def _fits(context: InstallContext, record: EnvRecord) -> bool:
+    """True if the environment's row is still in the table and runs on all hosts, and each has its Python."""
     row = stacks(context.request.rows).get(record.row)
     if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
         return False
@@ -344,12 +357,14 @@ def _fits(context: InstallContext, record: EnvRecord) -> bool:
 
 
 def _lock_of(context: InstallContext, known: Existing) -> Lock | None:
+    """Return the lock of an environment from the first host where it can be read; None if there is none."""
     hosts = {host.name: host for host in context.hosts}
     locks = (_read_lock(context, hosts[name], known.record) for name in known.hosts)
     return next((lock for lock in locks if lock is not None), None)
 
 
 def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock | None:
+    """Return the lock of an environment from a host; None if it can't be read, or is not the one of the record."""
     path = f"{context.home}/envs/{record.name}/lock.json"
     try:
         session = context.pool.session(host)
@@ -361,7 +376,8 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 
 
 def _read_built(context: InstallContext) -> tuple[BuiltPackage, ...]:
-    """What was built for the environment that gets more packages, from a host that has it."""
+    """Return what was built for the environment that gets more packages, from a host that has it. What this call builds
+    again is left out."""
     record, request = context.extended, context.request
     again = {*request.builds, *(project.name for project in request.projects)}
     for line in map(Requirement, (*request.env.packages, *request.env.constraints)):
@@ -379,7 +395,8 @@ def _read_built(context: InstallContext) -> tuple[BuiltPackage, ...]:
 
 
 def _read_package(context: InstallContext, host: Host, site: str, wheel: Wheel) -> BuiltPackage | None:
-    """An unpacked wheel with what it requires. Lines that name a URL are left out, because a host has written them."""
+    """Return an unpacked wheel with what it requires; None if its METADATA can't be read. Requirements with a URL are
+    left out, because a host has written them."""
     info = "-".join(wheel.filename.split("-")[:2])
     try:
         output = capture(context.pool.session(host), Command.argv("cat", f"{site}/{info}.dist-info/METADATA"))
@@ -397,8 +414,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     inspected = _inspect_existing(context, known)
     if inspected is None:
         return None
-    record, (spec, found) = known.record, inspected
-    present = [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
+    record, (spec, checks) = known.record, inspected
+    present = [(host, checks[host.name]) for host in context.hosts if host.name in checks and checks[host.name].exists]
     if present and all(result.has_failed for _, result in present):
         return None
     summary, path = _summary_of_record(context, record, spec.lock), _path_of(context)
@@ -419,7 +436,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
             context.watch(Notice(f"{host.name}: rebuilding the environment: {reason}"))
     unverified = []
     for host in intact:
-        proof = parse_result(found[host.name].verified.get(machine_token(context.facts[host.name], host)))
+        proof = parse_result(checks[host.name].verified.get(machine_token(context.facts[host.name], host)))
         if proof is None:
             unverified.append(host)
         else:
@@ -437,6 +454,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
 
 
 def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec, dict[str, CheckResult]] | None:
+    """Return what is needed to build the environment again, and host → what is wrong with it there. None if it does not
+    fit all hosts, or if no host has its lock."""
     record = known.record
     if not _fits(context, record):
         return None
@@ -450,17 +469,18 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
     lock = reading.result()
     if lock is None:
         return None
-    found: dict[str, CheckResult] = {}
+    checked: dict[str, CheckResult] = {}
     for done in outcomes:
         if done.error is not None:
             context.end(done.host, done.error)
         elif done.result is not None:
-            found[done.host.name] = done.result
-    return EnvSpec(record.name, lock, None, record._replace(retired=row.retired), interpreters), found
+            checked[done.host.name] = done.result
+    return EnvSpec(record.name, lock, None, record._replace(retired=row.retired), interpreters), checked
 
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
-    """The uv that built the environment if its URL is known, else the control machine's."""
+    """Return the uv that built the environment if its URL is known, else the control machine's, or one in directories
+    that the call names."""
     with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)

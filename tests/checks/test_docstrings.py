@@ -10,9 +10,15 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 DOCUMENTED = (
     "*.py",
+    "addons/**/*.py",
     "api/**/*.py",
     "commands/**/*.py",
+    "inrank/*.py",
     "launch/**/*.py",
+    "node/*.py",
+    "node/env/*.py",
+    "node/hub/*.py",
+    "node/network/*.py",
     "node/run/decisions/*.py",
     "projects/*.py",
     "remote/*.py",
@@ -20,10 +26,12 @@ DOCUMENTED = (
     "run/**/*.py",
     "known_errors/*.py",
     "facts/**/*.py",
+    "doctor/*.py",
     "files/*.py",
     "homes/*.py",
     "hosts/*.py",
     "hub/*.py",
+    "stack/**/*.py",
     "ui/**/*.py",
 )
 """Modules whose public functions all have a docstring. A package is added once this is true of it."""

@@ -1,4 +1,6 @@
-"""CPU profiles that a lab's host can imitate, Sandy Bridge to Granite Rapids, Genoa and Graviton 3, and their files.
+"""Describe the CPUs that a lab's host can imitate, Sandy Bridge to Granite Rapids, Genoa and Graviton 3, and write
+their files.
+
 Flags are listed as changes to the previous generation, in Linux's names. Hosts mount /proc/cpuinfo and
 /sys/devices/system. CPUs share identical files by links, because a host with 256 CPUs has thousands.
 """
@@ -72,6 +74,7 @@ sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp sve
 
 
 def _flags(text: str) -> str:
+    """Return the flags, each once, without those that a `-flag` takes away."""
     removed = {flag.removeprefix("-") for flag in text.split() if flag.startswith("-")}
     return " ".join(flag for flag in dict.fromkeys(text.split()) if flag.removeprefix("-") not in removed)
 
@@ -82,6 +85,8 @@ ARM: Final = "aarch64"
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
+    """A kind of machine that a lab's host can imitate."""
+
     name: str
     model_name: str
     family: int
@@ -100,11 +105,14 @@ class CpuProfile:
     flags: str
     numa_per_socket: int = 1
     threads: int = 2
+    """Threads per core."""
     vendor: str = "GenuineIntel"
     arch: str = X86
     l1d: int = 32
+    """KB per core."""
     l1i: int = 32
     l3_cores: int = 0
+    """Cores that share an L3 cache; 0 for all cores of a socket."""
     far: int = 21
     """NUMA distance to the other socket."""
     address_sizes: str = "46 bits physical, 48 bits virtual"
@@ -113,14 +121,17 @@ class CpuProfile:
 
     @property
     def virtual(self) -> bool:
+        """True if the profile is a virtual machine's, without clock settings."""
         return "hypervisor" in self.flags.split()
 
     @property
     def nodes(self) -> int:
+        """Return the number of NUMA nodes."""
         return self.sockets * self.numa_per_socket
 
     @property
     def cpus(self) -> int:
+        """Return the number of CPUs, counting each thread of a core."""
         return self.sockets * self.cores * self.threads
 
 
@@ -184,11 +195,14 @@ _BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in CPU_PROFILES
 
 
 def find_cpu_profile(name: str) -> CpuProfile:
+    """Return the profile of this name. Raises a UserError that lists the names if there is none."""
     return find_named("CPU", name, _BY_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSpec:
+    """One CPU of a profile, as Linux numbers it."""
+
     number: int
     socket: int
     core: int
@@ -197,7 +211,7 @@ class CpuSpec:
 
 
 def cpus(cpu_profile: CpuProfile) -> tuple[CpuSpec, ...]:
-    """CPUs numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
+    """Return the CPUs, numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
     result: list[CpuSpec] = []
     per_node = cpu_profile.cores // cpu_profile.numa_per_socket
     for thread in range(cpu_profile.threads):
@@ -212,11 +226,13 @@ Key = TypeVar("Key")
 
 
 def cpuinfo(cpu_profile: CpuProfile) -> str:
+    """Return the text of /proc/cpuinfo."""
     render = _arm if cpu_profile.arch == ARM else _x86
     return "".join(f"{render(cpu_profile, cpu)}\n" for cpu in cpus(cpu_profile))
 
 
 def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
+    """Return the lines of one CPU in /proc/cpuinfo of an x86 machine."""
     per_socket = 1 << (cpu_profile.cores * cpu_profile.threads - 1).bit_length()
     apicid = cpu.socket * per_socket + cpu.core * cpu_profile.threads + cpu.thread
     amd = cpu_profile.vendor == "AuthenticAMD"
@@ -254,6 +270,7 @@ def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
 
 
 def _arm(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
+    """Return the lines of one CPU in /proc/cpuinfo of an ARM machine."""
     return (
         f"processor\t: {cpu.number}\n"
         "BogoMIPS\t: 2100.00\n"
@@ -273,11 +290,15 @@ _SAME_SOCKET: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Tree:
+    """Files and links to make, by their paths below a directory."""
+
     files: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
 
 
 def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
+    """Return the files and links below /sys/devices/system. `memory_kb`: memory of the host, divided equally among its
+    NUMA nodes."""
     tree = Tree()
     all_cpus = cpus(cpu_profile)
     _system_files(tree, cpu_profile)
@@ -297,6 +318,7 @@ def cpu_mask(numbers: Collection[int], width: int) -> str:
 
 
 def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
+    """Add the files about all CPUs: which are online, hyper-threading and clocks."""
     number_list = number_ranges(range(cpu_profile.cpus))
     smt = cpu_profile.threads > 1
     for name in ("online", "present", "possible"):
@@ -322,6 +344,7 @@ def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
 
 
 def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
+    """Add the files of each CPU: its place in the machine, and links to its cache, clock and NUMA node."""
     core_sets = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core))
     socket_sets = _sets(cpu_profile, all_cpus, lambda cpu: cpu.socket)
     for cpu in all_cpus:
@@ -353,16 +376,18 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
 def _sets(
     cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], key: Callable[[CpuSpec], Key]
 ) -> dict[Key, tuple[str, str]]:
-    found: defaultdict[Key, list[int]] = defaultdict(list)
+    """Return group → its CPUs, as a list and as a mask, each with a line break."""
+    by_group: defaultdict[Key, list[int]] = defaultdict(list)
     for cpu in all_cpus:
-        found[key(cpu)].append(cpu.number)
+        by_group[key(cpu)].append(cpu.number)
     return {
         group: (f"{number_ranges(sorted(numbers))}\n", f"{cpu_mask(numbers, cpu_profile.cpus)}\n")
-        for group, numbers in found.items()
+        for group, numbers in by_group.items()
     }
 
 
 def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
+    """Add the caches, one directory for all CPUs that share one."""
     cores_per_l3 = cpu_profile.l3_cores or cpu_profile.cores
     by_core = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core))
     by_l3 = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core // cores_per_l3))
@@ -381,6 +406,7 @@ def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) 
 
 
 def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
+    """Add the files of one cache. `size`: KB. `shared`: list and mask of the CPUs that share it."""
     for name, value in (
         ("level", f"{level}\n"),
         ("type", f"{kind}\n"),
@@ -394,6 +420,7 @@ def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared:
 
 
 def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], memory_kb: int) -> None:
+    """Add the files of the NUMA nodes."""
     number_list = number_ranges(range(cpu_profile.nodes))
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         tree.files[f"node/{name}"] = f"{number_list}\n"
@@ -418,6 +445,7 @@ def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], m
 
 
 def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
+    """Return the distance between two NUMA nodes, as the firmware would tell it."""
     if other == node:
         return 10
     same_socket = other // cpu_profile.numa_per_socket == node // cpu_profile.numa_per_socket
@@ -425,7 +453,7 @@ def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
 
 
 def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
-    """Wrapper scripts that make programs print the profile's architecture; none on x86."""
+    """Return name → text of scripts that make programs print the profile's architecture; empty on x86."""
     if cpu_profile.arch != ARM:
         return {}
     text = """#!/bin/sh
@@ -442,10 +470,12 @@ def write_profiles(lab: Lab) -> None:
 
 
 def profile_directory(lab: Lab, name: str) -> Path:
+    """Return where a lab keeps the files of a CPU profile."""
     return lab.dir / f"costume-{name}"
 
 
 def _write_profile(directory: Path, name: str) -> None:
+    """Write the files of a profile into a new directory."""
     cpu_profile = find_cpu_profile(name)
     directory.mkdir()
     (directory / "cpuinfo").write_text(cpuinfo(cpu_profile))

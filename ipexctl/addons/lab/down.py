@@ -1,5 +1,7 @@
-"""Removes labs, including the remains of an interrupted creation. Everything is found by the lab's name, because only
-namespaces or only an uplink may be left. The record goes last, so that `lab list` still shows an interrupted removal.
+"""Remove labs, including the remains of an interrupted creation.
+
+Everything is found by the lab's name, because only namespaces or only an uplink may be left. The record goes last, so
+that `lab list` still shows an interrupted removal.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from ipexctl.node.uninstall import FileGroup
 
 @dataclass(frozen=True, slots=True)
 class RemovedLabs:
+    """Labs that were removed, and how many hosts they had."""
+
     labs: tuple[str, ...]
     hosts: int = 0
 
 
 def labs_left() -> Iterator[FileGroup]:
-    """Labs of this account that `ipexctl uninstall` lists as remaining on the control machine."""
+    """Yield the labs of this account, which `ipexctl uninstall` lists as remaining on the control machine."""
     names = lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ()
     if labs := [name for name in names if is_of_this_account(lab_record.LABS / name)]:
         fix = Fix(f"{', '.join(labs)}; others may use them: `ipexctl lab list`")
@@ -36,6 +40,7 @@ def labs_left() -> Iterator[FileGroup]:
 
 
 def is_of_this_account(path: Path) -> bool:
+    """True if the directory belongs to this account. False also if it was removed meanwhile."""
     try:
         return path.stat().st_uid == os.geteuid()
     except FileNotFoundError:  # removed meanwhile
@@ -43,11 +48,12 @@ def is_of_this_account(path: Path) -> bool:
 
 
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
-    """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed."""
+    """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed. Raises
+    a UserError if it is unclear which lab is meant."""
     lab_system.require()
-    found = find_labs()
-    names = labs_to_remove(found, name, remove_all=remove_all)
-    removed = _remove_each(names, unless_changed=() if remove_all else [lab.name for lab in found if lab.is_remains])
+    labs = find_labs()
+    names = labs_to_remove(labs, name, remove_all=remove_all)
+    removed = _remove_each(names, unless_changed=() if remove_all else [lab.name for lab in labs if lab.is_remains])
     if name is None:
         _sweep_links()
         for directory in (lab_record.LABS, lab_record.LABS.parent):
@@ -57,12 +63,14 @@ def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
 
 
 def remove_abandoned() -> RemovedLabs:
+    """Remove the temporary labs whose maker has exited. Other labs are not touched."""
     names = [item.name for item in find_labs() if item.is_remains and item.lab and item.lab.temporary]
     return _remove_each(names, unless_changed=names)
 
 
 def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> RemovedLabs:
-    """`unless_changed`: labs to remove as remains, unless a new lab has taken the name since."""
+    """Remove these labs. `unless_changed`: those that are removed as remains, unless a new lab has taken the name
+    since."""
     removed, hosts = [], 0
     for name in names:
         with lab_lock(name):
@@ -86,7 +94,7 @@ def _alias_in(name: str) -> str:
 
 
 def labs_of(namespaces: Collection[str]) -> set[str]:
-    """`ipx-my-lab-node1` → `my-lab`; no host's name has a dash."""
+    """Return the labs to which these namespaces belong: `my-lab` for `ipx-my-lab-node1`; no host's name has a dash."""
     lab_names = (
         name.removeprefix(lab_record.NETNS_PREFIX) for name in namespaces if name.startswith(lab_record.NETNS_PREFIX)
     )
@@ -94,7 +102,8 @@ def labs_of(namespaces: Collection[str]) -> set[str]:
 
 
 def remove(name: str) -> int:
-    """Returns its number of hosts."""
+    """Remove everything of a lab; return the number of its hosts, with the bastion. Raises a UserError if something
+    remains."""
     lab = lab_record.load(name)
     if lab:
         with suppress(OSError):  # a full disk: then an interrupted removal has no remains in `lab list`
@@ -127,6 +136,7 @@ def remove(name: str) -> int:
 
 
 def _remove_directory(directory: Path) -> None:
+    """Remove a lab's directory, its record last. Errors are ignored; the caller sees whether the directory is gone."""
     with suppress(OSError):
         for path in sorted(directory.iterdir(), key=lambda path: path.name == lab_record.RECORD):
             if path.is_dir() and not path.is_symlink():
@@ -137,6 +147,7 @@ def _remove_directory(directory: Path) -> None:
 
 
 def mounts_below(mountinfo: str, directory: str) -> list[str]:
+    """Return the mount points below a directory, in the order of /proc/self/mountinfo."""
     points = [line.split()[4] for line in mountinfo.splitlines() if len(line.split()) > 4]
     return [point for point in points if point.startswith(f"{directory}/")]
 
@@ -160,9 +171,9 @@ def _release_loops(directory: Path) -> None:
 
 def _sweep_links() -> None:
     """Delete uplinks of our labs whose record was removed by hand."""
-    found, mark = find_labs(), lab_record.view_mark()
-    claimed = {lab.lab.uplink for lab in found if lab.lab}
-    if len(claimed) < len(found):
+    labs, mark = find_labs(), lab_record.view_mark()
+    claimed = {lab.lab.uplink for lab in labs if lab.lab}
+    if len(claimed) < len(labs):
         return  # the lab with the unreadable record may own any of them
     for link in lab_system.links():
         number = link.removeprefix(lab_record.LINK_PREFIX)

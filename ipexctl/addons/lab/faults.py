@@ -1,6 +1,7 @@
-"""The faults that a lab's host can have: names, arguments and effects; injects and removes them. A fault's script is
-fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. A fault is recorded before its
-script runs, so that `mend` can undo it after a crash.
+"""Define the faults that a lab's host can have, with names, arguments and effects; inject and remove them.
+
+A fault's script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. A fault is
+recorded before its script runs, so that `mend` can undo it after a crash.
 """
 
 from __future__ import annotations
@@ -22,35 +23,46 @@ ALL_INTERFACES: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class Argument:
+    """An argument of a fault."""
+
     name: str
     default: str
     parse: Callable[[str], str]
+    """Text → the value for the script. Raises a ValueError that says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """A fault that a host of a lab can have."""
+
     name: str
     summary: str
     arguments: tuple[Argument, ...] = ()
     clashes: str = ""
     """A host can have only one fault of the same value. Empty: no limit."""
     program: str = ""
+    """Program that the script needs; empty if it needs none."""
     package: str = ""
     """Debian package of `program`."""
     script: str = ""
+    """Name of the script, if it is not the fault's."""
     on_interface: bool = False
+    """True if its last argument is an interface."""
     in_home: bool = False
     """The fault writes to the homes, so they must be writable when it is injected and removed."""
     at_switch: bool = False
     """The script also works on the switch's end of the link."""
     in_host: bool = True
+    """False if the script works only on the switch's end of the link."""
 
     @property
     def usage(self) -> str:
+        """Return the name and the arguments as a user types them: `slow-link [RATE] [INTERFACE]`."""
         return " ".join([self.name, *(f"[{argument.name}]" for argument in self.arguments)])
 
     @property
     def script_name(self) -> str:
+        """Return the name of the script, without `.sh`; several faults may share one."""
         return self.script or self.name
 
 
@@ -59,6 +71,8 @@ _UNITS: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 def bits_per_second(rate: str) -> int:
+    """Return 10,000,000 for `10mbit`. Raises a ValueError, whose text says what is expected, for another text or a rate
+    out of range."""
     match = _RATE.fullmatch(rate.lower())
     bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
     if not 8000 <= bits <= 100 * 10**9:
@@ -72,6 +86,7 @@ def _rate(text: str) -> str:
 
 
 def _number(maximum: int, unit: str, expected: str) -> Callable[[str], str]:
+    """Return a function that reads a positive number with an optional unit. `expected`: text of its ValueError."""
 
     def parse(text: str) -> str:
         number = text.removesuffix(unit)
@@ -159,6 +174,7 @@ _BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 
 
 def find_fault(name: str) -> Fault:
+    """Return the fault of this name. Raises a UserError that lists the names if there is none."""
     return find_named("fault", name, _BY_NAME)
 
 
@@ -204,11 +220,15 @@ _READ_ONLY_FAULTS: Final = ("full-disk", "read-only-home")
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One call of a fault's script."""
+
     argv: tuple[str, ...]
     in_host: bool
 
 
 def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
+    """Return the calls of a fault's script on a host: one, or one per interface, in the host or at the switch's end of
+    the link. `action`: `break` or `mend`."""
     if not fault.on_interface:
         return (Step((action, fault.name, *args), in_host=True),)
     selected = lab_files.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
@@ -224,6 +244,7 @@ def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tupl
 
 
 def _script_args(fault: Fault, args: Sequence[str]) -> tuple[str, ...]:
+    """Return a fault's arguments in the form that its script needs."""
     if fault.name == "slow-link":
         bits = bits_per_second(args[0])
         # A bucket of 10 ms, and at least one unsegmented packet of 64 KB.
@@ -237,7 +258,8 @@ _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 
 
 def find_host(name: str, lab: str | None = None) -> LabHost:
-    """Find `node1` in $IPEXCTL_HOSTFILE's lab or in the only lab that has it; `LAB/node1` is unambiguous."""
+    """Return the host `node1` of $IPEXCTL_HOSTFILE's lab, or of the only lab that has one; `LAB/node1` is unambiguous.
+    Raises a UserError if there is none, or more than one."""
     if "/" in name:
         prefix, name = name.split("/", 1)
         lab = lab or prefix
@@ -248,6 +270,8 @@ def find_host(name: str, lab: str | None = None) -> LabHost:
 
 
 def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost:
+    """Return the host of this name in the lab of this name, or in any lab if `lab` is None. Raises a UserError if there
+    is none, or more than one."""
     if not labs:
         raise UserError("there is no lab on this machine", fix=Fix("`ipexctl lab up`"))
     candidates = [candidate for candidate in labs if lab is None or candidate.name == lab]
@@ -264,6 +288,7 @@ def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost
 
 
 def ssh_argv(host: LabHost, command: Sequence[str] = ()) -> list[str]:
+    """Return the ssh call that logs in to a host, or runs a command there."""
     return ["ssh", "-F", str(lab_record.LABS / host.lab / "ssh_config"), host.name, *command]
 
 
@@ -288,7 +313,8 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
 
 
 def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] = ()) -> Lab:
-    """The caller holds the lab's lock."""
+    """Record and inject a fault, and return the lab with it. A fault that can't be injected is removed again. The
+    caller holds the lab's lock."""
     broken = replace(host, faults={**host.faults, definition.name: values})
     lab = lab.with_host(broken)
     lab_record.save(lab)
@@ -315,7 +341,8 @@ def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
 
 
 def _reload(host: LabHost) -> tuple[Lab, LabHost]:
-    """Lab and host as on disk, because the caller's values may be older."""
+    """Return lab and host as they are on disk, because the caller's values may be older. Raises a UserError if the lab
+    is gone."""
     lab = lab_record.load(host.lab)
     current = lab.host(host.name) if lab else None
     if lab is None or current is None:
@@ -324,6 +351,8 @@ def _reload(host: LabHost) -> tuple[Lab, LabHost]:
 
 
 def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
+    """Remove one fault from a host, and record that. Raises a UserError if its script fails; the fault stays recorded
+    then."""
     try:
         _run_scripts(definition, "mend", host.faults[definition.name], host)
     except lab_system.CommandError as error:
@@ -337,6 +366,7 @@ def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
 
 
 def _run_scripts(definition: Fault, action: str, args: Sequence[str], host: LabHost) -> None:
+    """Run all calls of a fault's script on a host. `action`: `break` or `mend`."""
     common = (_SCRIPTS / "common.sh").read_text(encoding="utf-8")
     body = (_SCRIPTS / f"{definition.script_name}.sh").read_text(encoding="utf-8")
     for step in steps(definition, action, args, host):

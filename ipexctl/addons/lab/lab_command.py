@@ -37,6 +37,8 @@ _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 
 
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
+    """Print the path of the hostfile to stdout, and what else there is to know to stderr; with `json`, print only the
+    lab as JSON."""
     if json:
         print_json({"schema": "ipexctl.lab-up/1", "lab": _as_json(lab)})
         return
@@ -59,6 +61,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
 
 
 def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
+    """Print which labs were removed."""
     if json:
         print_json({"schema": "ipexctl.lab-down/1", "labs": list(removed.labs), "hosts": removed.hosts})
     elif quiet:
@@ -70,6 +73,7 @@ def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
 
 
 def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
+    """Print the hosts of each lab, where its hostfile is, and what is wrong with it."""
     if json:
         print_json({"schema": "ipexctl.lab-list/1", "labs": [_found_as_json(lab) for lab in found]})
         return
@@ -87,7 +91,7 @@ def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
 
 
 def condition_text(found: FoundLab) -> tuple[str, str]:
-    """Two texts: what to know about a lab besides its hosts, and the command to type. Empty for a complete lab."""
+    """Return what to know about a lab besides its hosts, and the command to type; both empty for a complete lab."""
     down = Fix("`ipexctl lab down {found}`", found=found.name)
     if found.condition == "busy":
         return f"process {found.holder} is making or removing it", ""
@@ -102,6 +106,7 @@ def condition_text(found: FoundLab) -> tuple[str, str]:
 
 
 def show_cpu_profiles(*, json: bool) -> None:
+    """Print the CPU profiles; with `json`, only their names."""
     if json:
         print_json({"schema": "ipexctl.lab-costumes/1", "costumes": [c.name for c in CPU_PROFILES]})
         return
@@ -115,14 +120,17 @@ def show_cpu_profiles(*, json: bool) -> None:
 
 
 def show_faults() -> None:
+    """Print the faults that a host can have."""
     show_table(("fault", "what goes wrong"), [(fault.usage, fault.summary) for fault in FAULTS])
 
 
 def show_broken(host: LabHost, fault: str) -> None:
+    """Say that a fault is active now, and how to undo it."""
     print_message(Fix(f"{host.name}: {fault} is active; to undo it: `ipexctl lab mend {host.lab}/{host.name} {fault}`"))
 
 
 def show_mended(before: LabHost, after: LabHost) -> None:
+    """Say which faults are gone, and which remain."""
     mended = [name for name in before.faults if name not in after.faults]
     still = f"; still broken: {_faults(after)}" if after.faults else ""
     done = f"mended {', '.join(mended)}" if mended else "nothing to mend"
@@ -130,6 +138,7 @@ def show_mended(before: LabHost, after: LabHost) -> None:
 
 
 def _rows(found: FoundLab) -> list[tuple[str, ...]]:
+    """Return the rows of a lab in the table: one for hosts that are alike."""
     lab = found.lab
     if lab is None:
         return [(found.name, *[""] * 6)]
@@ -151,6 +160,7 @@ def _paths(lab: Lab) -> dict[str, str]:
 
 
 def _found_as_json(found: FoundLab) -> dict[str, Any]:
+    """Return a lab in any condition for `--json`."""
     nothing = {"name": found.name, "hosts": []}
     return {
         **(_as_json(found.lab) if found.lab else nothing),
@@ -160,6 +170,7 @@ def _found_as_json(found: FoundLab) -> dict[str, Any]:
 
 
 def _as_json(lab: Lab) -> dict[str, Any]:
+    """Return a lab with its files and hosts for `--json`."""
     return {
         "name": lab.name,
         **_paths(lab),
@@ -215,6 +226,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 
 def _one_name(command: str, name: str | None, lab: str | None) -> str | None:
+    """Return the lab that a call names in one of two ways, or None. Raises a UserError if it names two."""
     if name is not None and lab not in (None, name):
         raise UserError(
             f"two lab names: {name} and --lab {lab}",

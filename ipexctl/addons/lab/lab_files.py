@@ -1,6 +1,8 @@
-"""A lab's files for its user (hostfile, ssh_config …), each host's own /etc, and its network for `ip -batch`. Pure. The
-bridges are in a namespace of their own, so this machine's firewall, which drops bridged packets on a Docker host, does
-not see traffic between the nodes.
+"""Compose a lab's files for its user (hostfile, ssh_config …), each host's own /etc, and its network for `ip -batch`.
+Pure.
+
+The bridges are in a namespace of their own, so this machine's firewall, which drops bridged packets on a Docker host,
+does not see traffic between the nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from ipexctl.addons.lab.lab_record import Lab, LabHost
 
 
 def hostfile(lab: Lab) -> str:
-    """One line for each node that ssh reaches. Its paths are absolute, so a copy works, too."""
+    """Return the hostfile, with one line for each node that ssh reaches. Its paths are absolute, so a copy works,
+    too."""
     lines = []
     for host in lab.hosts[:1] if lab.slurm else lab.hosts:
         internal = f" internal={host.internal}" if host.internal else ""
@@ -25,7 +28,8 @@ def hostfile(lab: Lab) -> str:
 
 
 def ssh_config(lab: Lab) -> str:
-    """Configuration for `ssh -F ssh_config node1`. Its paths are absolute, so it works from any directory."""
+    """Return the configuration for `ssh -F ssh_config node1`. Its paths are absolute, so it works from any
+    directory."""
     sections = []
     for host in lab.nodes:
         lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
@@ -44,7 +48,7 @@ def ssh_config(lab: Lab) -> str:
 
 
 def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:
-    """One line per host with its name and addresses; `keys`: name → public key."""
+    """Return one line per host with its name and addresses. `keys`: name → public key."""
     return "".join(
         f"{','.join(dict.fromkeys(_names(host)))} {' '.join(keys[host.name].split()[:2])}\n" for host in lab.nodes
     )
@@ -56,6 +60,7 @@ def _names(host: LabHost) -> list[str]:
 
 
 def inventory(lab: Lab) -> str:
+    """Return an inventory for Ansible."""
     lines = ["[nodes]"]
     lines += [f"{host.name} ansible_host={host.address} ansible_user={host.user}" for host in lab.hosts]
     options = f"-o UserKnownHostsFile={lab.known_hosts} -o IdentitiesOnly=yes"
@@ -78,7 +83,8 @@ _SHELL: Final = "/bin/bash"
 
 
 def passwd(machine: str, host: LabHost) -> str:
-    """The machine's system accounts and the login account, but no other users."""
+    """Return a host's /etc/passwd: this machine's system accounts and the login account, but no other users. `machine`:
+    this machine's file."""
     lines = [line for line in machine.splitlines() if _is_system(line) and not line.startswith("root:")]
     lines.insert(0, f"root:x:0:0:root:/root:{_SHELL}")
     if not any(line.startswith("sshd:") for line in lines):
@@ -89,6 +95,8 @@ def passwd(machine: str, host: LabHost) -> str:
 
 
 def group(machine: str, host: LabHost) -> str:
+    """Return a host's /etc/group: this machine's system groups without their members, and the login account's.
+    `machine`: this machine's file."""
     lines = [f"{line.rpartition(':')[0]}:" for line in machine.splitlines() if _is_system(line)]
     if host.user != "root":
         lines.append(f"{host.user}:x:{UID}:")
@@ -96,7 +104,8 @@ def group(machine: str, host: LabHost) -> str:
 
 
 def shadow(passwd_text: str) -> str:
-    """Passwords are `*`, because sshd treats `!` as a locked account."""
+    """Return a host's /etc/shadow for these accounts. Passwords are `*`, because sshd treats `!` as a locked
+    account."""
     return join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
 
 
@@ -108,9 +117,11 @@ def _is_system(line: str) -> bool:
 
 
 def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
-    """/etc/hosts without Debian's `127.0.1.1 NAME`, which would bind a rendezvous to the loopback. torch's sockets are
-    IPv6 and see their peer as `::ffff:10.77.1.12`, for which glibc does not find the IPv4 line: torch warns about every
-    connection. The line for it has another name, so that node2 keeps one address.
+    """Return a host's /etc/hosts, without Debian's `127.0.1.1 NAME`, which would bind a rendezvous to the loopback.
+    `others`: whether it names the other hosts.
+
+    torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`, for which glibc does not find the IPv4 line:
+    torch warns about every connection. The line for it has another name, so that node2 keeps one address.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)
@@ -124,6 +135,8 @@ NSSWITCH: Final = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\
 
 
 def sshd_config(openssh: tuple[int, int]) -> str:
+    """Return a host's sshd_config. `openssh`: version of this machine's OpenSSH; an older sshd refuses options that it
+    does not know."""
     lines = [
         "Port 22",
         "HostKey /etc/ssh/ssh_host_ed25519_key",
@@ -147,13 +160,14 @@ def sshd_config(openssh: tuple[int, int]) -> str:
 
 
 def openssh_version(banner: str) -> tuple[int, int]:
-    """`OpenSSH_9.2p1 Debian-2…` → (9, 2); (0, 0) if it can't be parsed."""
+    """Return (9, 2) for `OpenSSH_9.2p1 Debian-2…`; (0, 0) if it can't be parsed."""
     head = banner.removeprefix("OpenSSH_").split("p", 1)[0].split(",", 1)[0].strip()
     major, _, minor = head.partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
 def join_lines(lines: Iterable[str]) -> str:
+    """Return the lines as a text, each with a line break."""
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -163,10 +177,13 @@ UPLINK = "uplink"
 
 
 def namespaces(lab: Lab) -> str:
+    """Return the commands that add the network namespaces of the switch and of each host."""
     return join_lines(f"netns add {name}" for name in (lab.switch, *(host.netns for host in lab.nodes)))
 
 
 def uplink(lab: Lab, mark: str, *, v6: bool) -> str:
+    """Return the commands that link this machine to the lab's switch. `mark`: what `view_mark` returns, by which the
+    link is recognized. `v6`: True to add IPv6 addresses."""
     link = lab.uplink
     commands = [
         f"link add {link} type veth peer name {UPLINK} netns {lab.switch}",
@@ -180,6 +197,8 @@ def uplink(lab: Lab, mark: str, *, v6: bool) -> str:
 
 
 def switch(lab: Lab, mark: str) -> str:
+    """Return the commands, for the switch's namespace, that make the two bridges and a link to each host. `mark`: as of
+    `uplink`."""
     commands = [f"link add {bridge} type bridge" for bridge in (FRONT, INNER)]
     commands += [f"link set {bridge} up" for bridge in (FRONT, INNER)]
     commands.append(f"link set {UPLINK} master {FRONT} up alias {mark}")
@@ -197,6 +216,7 @@ def switch(lab: Lab, mark: str) -> str:
 
 
 def links(host: LabHost) -> tuple[tuple[str, str], ...]:
+    """Return the interfaces of a host, each with the bridge to which it is linked. The one for ssh comes first."""
     if host.behind_bastion:
         return (("eth0", INNER),)
     if host.internal:
@@ -205,15 +225,17 @@ def links(host: LabHost) -> tuple[tuple[str, str], ...]:
 
 
 def interfaces(host: LabHost) -> tuple[str, ...]:
+    """Return the names of a host's interfaces."""
     return tuple(interface for interface, _ in links(host))
 
 
 def port_name(host: LabHost, interface: str) -> str:
-    """Name of the switch's end of a host's link, at most 15 characters, such as `node400-eth1`."""
+    """Return the name of the switch's end of a host's link, at most 15 characters, such as `node400-eth1`."""
     return f"{host.name}-{interface}"
 
 
 def host_network(host: LabHost, *, v6: bool) -> str:
+    """Return the commands, for the host's namespace, that give its interfaces their addresses."""
     addresses = [host.address, *([host.internal] if host.internal else [])]
     commands = ["link set lo up"]
     for (interface, _), address in zip(links(host), addresses, strict=True):

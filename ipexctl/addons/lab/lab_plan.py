@@ -1,5 +1,6 @@
-"""Checks a lab's specification and chooses its names, addresses and accounts. Pure. A lab has a front and an inner
-network, each a /23 in 10.77 and 10.78, which limits it to 400 hosts.
+"""Check a lab's specification and choose its names, addresses and accounts. Pure.
+
+A lab has a front and an inner network, each a /23 in 10.77 and 10.78, which limits it to 400 hosts.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class LabSpec:
 
 
 def check(spec: LabSpec) -> None:
+    """Refuse a specification that no lab can fulfil."""
     if not 1 <= spec.hosts <= MAX_HOSTS:
         raise UserError(f"a lab has 1 to {MAX_HOSTS} hosts, not {spec.hosts}", fix="--hosts 3")
     if spec.name is not None:
@@ -73,6 +75,7 @@ def check(spec: LabSpec) -> None:
 
 
 def _check_slurm(spec: LabSpec) -> None:
+    """Refuse what a lab with Slurm can't be."""
     if spec.hosts < 2:
         raise UserError(
             "a lab with Slurm has two hosts or more: the first is the login host, the others compute", fix="--hosts 3"
@@ -92,6 +95,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 
 
 def check_name(name: str) -> None:
+    """Refuse a text that can't be a lab's name."""
     if not _LAB_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} can't be a lab's name",
@@ -112,15 +116,19 @@ _MIN_PREFIX = 16
 
 
 def front_gateway(block: int) -> str:
+    """Return this machine's address in the lab's front network."""
     return f"{_FRONT}.{block}.1"
 
 
 def ipv6(address: str) -> str:
+    """Return the IPv6 address beside an IPv4 one: `fd77:2::11` for `10.77.2.11`."""
     _, net, block, number = address.split(".")
     return f"fd{net}:{block}::{number}"
 
 
 def free_name(taken: Collection[str], requested: str | None = None) -> str:
+    """Return the requested name, or else the first free one of lab, lab2, lab3 …. Raises a UserError if the requested
+    name is taken."""
     if requested is not None:
         if requested in taken:
             raise UserError(
@@ -158,6 +166,7 @@ def _network(route: str) -> ipaddress.IPv4Network | None:
 
 
 def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
+    """Return the lab with all its hosts. Nothing is made or recorded yet."""
     hosts = tuple(_node(spec, name, block, index) for index in range(spec.hosts))
     bastion = None
     if spec.bastion:
@@ -183,6 +192,7 @@ def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
 
 
 def _node(spec: LabSpec, name: str, block: int, index: int) -> LabHost:
+    """Return one host of the lab: its name, addresses, account and CPU."""
     user = spec.users[index % len(spec.users)]
     block, number = block + index // _PER_BLOCK, _FIRST_NODE + index % _PER_BLOCK
     return LabHost(

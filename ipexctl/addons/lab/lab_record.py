@@ -1,6 +1,7 @@
-"""A lab's record lab.json, its hosts, files, locks and condition, and which labs `down` removes. lab.json is written
-before anything is made and removed last. Without a name, `down` removes remains only if their maker is known to be gone
-(by pid and start time), and a complete lab only if there is no other.
+"""Keep a lab's record lab.json, its hosts, files, locks and condition, and choose which labs `down` removes.
+
+lab.json is written before anything is made and removed last. Without a name, `down` removes remains only if their maker
+is known to be gone (by pid and start time), and a complete lab only if there is no other.
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ exited; unreadable: this version can't read the record.
 
 @dataclass(frozen=True, slots=True)
 class FoundLab:
+    """A lab as it is found on this machine, in any condition."""
+
     name: str
     lab: Lab | None
+    """Its record; None if there is none that can be read."""
     maker_is_gone: bool = False
     """True if it is known: the record names a process of this machine, which has exited."""
 
     @property
     def condition(self) -> Condition:
+        """Return what the record says of the lab. An incomplete lab whose record names no maker counts as cut short,
+        not as busy."""
         if self.lab is None:
             return "unreadable"
         if not self.lab.ready:
@@ -47,16 +53,22 @@ class FoundLab:
 
     @property
     def is_remains(self) -> bool:
+        """True if nobody needs what is left: the maker of the lab has exited, and the lab is incomplete or was
+        temporary."""
         return self.maker_is_gone and self.condition in ("cut-short", "abandoned")
 
     @property
     def holder(self) -> int | None:
+        """Return the pid that is making or removing the lab, or that will remove it; None if there is none, or if it
+        has exited."""
         if self.lab is None or self.lab.maker is None or self.maker_is_gone:
             return None
         return self.lab.maker.pid if self.lab.temporary or not self.lab.ready else None
 
 
 def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: bool) -> tuple[str, ...]:
+    """Return the names of the labs that `down` removes. Raises a UserError if the name is unknown, or if, without a
+    name, several labs could be meant or a process still works on the only one."""
     names = sorted(lab.name for lab in found)
     if name is not None:
         if remove_all:
@@ -92,60 +104,77 @@ _FORMAT: Final = 1
 
 
 def view_mark() -> str:
-    """Identify the directory of records. A container, or another mount namespace, sees the links of this machine's
-    other labs without their records: only links with this mark, and the namespaces behind them, may be remains of ours.
+    """Return a text that identifies the directory of records; empty if there is none.
+
+    A container, or another mount namespace, sees the links of this machine's other labs without their records: only
+    links with this mark, and the namespaces behind them, may be remains of ours.
     """
     try:
-        found = LABS.stat()
+        status = LABS.stat()
     except OSError:
         return ""
-    return f"ipexctl-lab-{found.st_dev:x}.{found.st_ino:x}"
+    return f"ipexctl-lab-{status.st_dev:x}.{status.st_ino:x}"
 
 
 def netns_name(lab: str, node: str) -> str:
-    """Name of a node's network namespace, by which `ip netns pids` finds a host's processes even without lab.json."""
+    """Return the name of a node's network namespace, by which `ip netns pids` finds a host's processes even without
+    lab.json."""
     return f"{NETNS_PREFIX}{lab}-{node}"
 
 
 @dataclass(frozen=True, slots=True)
 class LabHost:
+    """A host of a lab."""
+
     lab: str
+    """Name of the lab."""
     name: str
     address: str
     """Address as seen from the control machine; through the bastion if there is one."""
     internal: str | None
+    """Address in the second network; None if the lab has none."""
     user: str
     home: str
     cpu_profile: str | None = None
+    """Name of the profile that it imitates; None for the machine's own CPU."""
     is_bastion: bool = False
     behind_bastion: bool = False
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Name of an active fault → its arguments."""
 
     @property
     def netns(self) -> str:
+        """Return the name of the host's network namespace."""
         return netns_name(self.lab, self.name)
 
     @property
     def dir(self) -> Path:
+        """Return the directory of the host's files on this machine."""
         return LABS / self.lab / self.name
 
     @property
     def peer_address(self) -> str:
+        """Return the address that the lab's other hosts use."""
         return self.internal or self.address
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
+    """A lab, as lab.json records it."""
+
     name: str
     block: int
+    """Third number of its IPv4 addresses; the next number belongs to it, too."""
     hosts: tuple[LabHost, ...]
     """Hosts in hostfile order, without the bastion."""
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True
+    """True if the hosts can resolve each other's names."""
     slurm: bool = False
     """The first host is Slurm's controller and login host, the others are compute nodes."""
     ready: bool = False
+    """False until the lab is complete, and again once it is removed."""
     maker: ProcessIdentity | None = None
     """Process that makes or removes the lab, or did. None in older records."""
     temporary: bool = False
@@ -153,50 +182,62 @@ class Lab:
 
     @property
     def dir(self) -> Path:
+        """Return the directory of the lab's files."""
         return LABS / self.name
 
     @property
     def hostfile(self) -> Path:
+        """Return the path of the hostfile for ipexctl."""
         return self.dir / "hostfile"
 
     @property
     def key(self) -> Path:
+        """Return the path of the private key that logs in to all hosts."""
         return self.dir / "key"
 
     @property
     def known_hosts(self) -> Path:
+        """Return the path of the file with the hosts' public keys."""
         return self.dir / "known_hosts"
 
     @property
     def ssh_config(self) -> Path:
+        """Return the path of the configuration for `ssh -F`."""
         return self.dir / "ssh_config"
 
     @property
     def inventory(self) -> Path:
+        """Return the path of the inventory for Ansible."""
         return self.dir / "inventory.ini"
 
     @property
     def nodes(self) -> tuple[LabHost, ...]:
+        """Return all hosts, the bastion first if there is one."""
         return (self.bastion, *self.hosts) if self.bastion else self.hosts
 
     @property
     def uplink(self) -> str:
+        """Return the name of the network link between this machine and the lab."""
         return f"{LINK_PREFIX}{self.block}"
 
     @property
     def switch(self) -> str:
+        """Return the name of the namespace with the lab's bridges."""
         return netns_name(self.name, SWITCH)
 
     def host(self, name: str) -> LabHost | None:
+        """Return the host of this name, also the bastion; None if there is none."""
         return next((host for host in self.nodes if host.name == name), None)
 
     def with_host(self, changed: LabHost) -> Lab:
+        """Return the lab with this host in place of the one with its name."""
         if self.bastion and self.bastion.name == changed.name:
             return replace(self, bastion=changed)
         return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
 
 
 def to_json(lab: Lab) -> str:
+    """Return the text of lab.json."""
     return json.dumps({"format": _FORMAT, **asdict(lab, dict_factory=_on_disk)}, indent=1) + "\n"
 
 
@@ -215,6 +256,7 @@ FIELD_DECODERS: Final = {"LabHost": _decode_host}
 
 
 def from_json(text: str) -> Lab:
+    """Read the text of a lab.json. Raises a ValueError if it is not one of this version."""
     data = as_object(parse_json(text))
     if data.get("format") != _FORMAT:
         raise ValueError("not a lab.json of this version")
@@ -222,10 +264,13 @@ def from_json(text: str) -> Lab:
 
 
 def save(lab: Lab) -> None:
+    """Write the lab's record. Its directory must exist."""
     write_atomically(lab.dir / RECORD, to_json(lab).encode(), durable=False)
 
 
 def load(name: str) -> Lab | None:
+    """Return the lab of this name as recorded; None if there is no record, or if this version or account can't read
+    it."""
     try:
         return from_json((LABS / name / RECORD).read_text())
     except (OSError, ValueError):
@@ -243,6 +288,7 @@ def _is_readable(directory: Path) -> bool:
 
 
 def load_all() -> tuple[Lab, ...]:
+    """Return all labs with a record that can be read. Raises a UserError if this account may not read them."""
     require_readable()
     labs = (load(name) for name in directories())
     return tuple(lab for lab in labs if lab)
@@ -255,6 +301,7 @@ def find(name: str) -> FoundLab:
 
 
 def directories() -> tuple[str, ...]:
+    """Return the names of all directories of labs, also of damaged ones; empty if there are none."""
     try:
         return tuple(sorted(path.name for path in LABS.iterdir() if path.is_dir()))
     except FileNotFoundError:
@@ -266,7 +313,7 @@ _MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
 
 @contextmanager
 def machine_lock() -> Iterator[None]:
-    """Held while a lab's name and block are chosen and recorded."""
+    """Hold the machine's lock, under which a lab's name and block are chosen and recorded."""
     with _MACHINE_LOCK.open("w") as file:
         _acquire(file, "another lab is still being planned")
         yield
@@ -274,7 +321,8 @@ def machine_lock() -> Iterator[None]:
 
 @contextmanager
 def lab_lock(name: str) -> Iterator[None]:
-    """Held while a lab is made, changed or removed; a lab without a directory needs no lock."""
+    """Hold the lock of a lab, under which the lab is made, changed or removed. A lab without a directory needs no
+    lock."""
     path = LABS / name / "lock"
     try:
         file = path.open("w")
@@ -287,6 +335,7 @@ def lab_lock(name: str) -> Iterator[None]:
 
 
 def _acquire(file: IO[str], message: str) -> None:
+    """Lock an open file. Raises a UserError with this message if another process keeps it locked for too long."""
     deadline = time.monotonic() + LAB_LOCK
     while True:
         try:
@@ -299,6 +348,8 @@ def _acquire(file: IO[str], message: str) -> None:
 
 
 def find_named(kind: str, name: str, known: Mapping[str, Named]) -> Named:
+    """Return the entry of this name. Raises a UserError that lists the names if there is none. `kind`: what the entries
+    are called in it."""
     if name not in known:
         hint = did_you_mean(name, known)
         raise UserError(f"there is no {kind} {name!r}{f'; {hint}' if hint else ''}", fix=f"one of: {', '.join(known)}")

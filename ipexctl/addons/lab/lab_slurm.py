@@ -1,6 +1,7 @@
-"""Slurm on a lab's hosts: the first is controller and login host, the others are compute nodes without sshd. Missing
-Debian packages are unpacked only inside the hosts: if this machine had them, `doctor` would report other things.
-Without systemd and cgroups (/sys is read-only), a daemon that leaves its parents outlives its job step here.
+"""Set up Slurm on a lab's hosts: the first is controller and login host, the others are compute nodes without sshd.
+
+Missing Debian packages are unpacked only inside the hosts: if this machine had them, `doctor` would report other
+things. Without systemd and cgroups (/sys is read-only), a daemon that leaves its parents outlives its job step here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _SHARED_TREES: Final = ("/usr/", "/opt/")
 
 
 def configuration(lab: Lab, cores: int) -> str:
-    """slurm.conf, the same on all hosts. The nodes share the machine's cores, so each node offers all of them."""
+    """Return slurm.conf, the same on all hosts. The nodes share the machine's cores, so each node offers all of
+    them."""
     first, *others = (host.name for host in lab.hosts)
     lines = (
         "ClusterName=lab",
@@ -71,11 +73,17 @@ CGROUP_CONF: Final = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
+    """What each host needs for Slurm."""
+
     files: Mapping[str, str]
+    """Path below /etc → text."""
     environment: Mapping[str, str]
+    """Variables for `node.sh`."""
 
 
 def prepare(lab: Lab) -> HostParts:
+    """Return what each host needs for Slurm: files in its /etc, and variables for `node.sh`. Packages that this machine
+    lacks are downloaded."""
     packages = lab.dir / "packages"
     texts = {
         "slurm/slurm.conf": configuration(lab, len(os.sched_getaffinity(0))),
@@ -105,7 +113,8 @@ def download_packages(directory: Path) -> bool:
 
 
 def _own_python() -> dict[str, str]:
-    """ipexctl's interpreter and packages for `node.sh`; empty if the hosts can't see these files."""
+    """Return variables for `node.sh` with ipexctl's interpreter and packages; empty if the hosts can't see these
+    files."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     candidates = (Path(sys.executable).resolve(), Path("/usr/bin", version))
     python = next((path for path in candidates if str(path).startswith(_SHARED_TREES) and path.exists()), None)

@@ -1,6 +1,7 @@
-"""This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires. Programs
-end with this process: an `ip` of a killed `up` would race the `down` that removes the remains. Processes are found by
-network namespace, never by name.
+"""Work with this machine and the hosts' namespaces: run programs there, find processes, check what a lab requires.
+
+Programs end with this process: an `ip` of a killed `up` would race the `down` that removes the remains. Processes are
+found by network namespace, never by name.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _NETNS = Path("/run/netns")
 
 
 def require() -> None:
+    """Refuse if this machine or account can't have labs."""
     message, fix = lab_problem(
         platform=sys.platform,
         uid=os.geteuid() if hasattr(os, "geteuid") else -1,
@@ -53,6 +55,8 @@ def require() -> None:
 
 
 def lab_problem(*, platform: str, uid: int, programs: Collection[str], mountinfo: str) -> tuple[str, str]:
+    """Return why a lab can't be made, and the fix; both empty if it can. `uid`: -1 on a system without accounts.
+    `programs`: those of `_PROGRAMS` that exist."""
     if platform != "linux":
         return "a lab needs Linux: it uses network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
@@ -69,6 +73,7 @@ def lab_problem(*, platform: str, uid: int, programs: Collection[str], mountinfo
 
 
 def find(program: str) -> str | None:
+    """Return the path of a program, also in directories that only root has on PATH; None if there is none."""
     return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{SBIN}")
 
 
@@ -109,11 +114,13 @@ def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
 
 
 def ip_batch(commands: str, *, netns: str | None = None) -> None:
+    """Run these commands of `ip`, one a line, in a namespace or on this machine. Raises a CommandError if one fails."""
     options = ["-netns", netns] if netns else []
     run(["ip", *options, "-batch", "-"], stdin=commands)
 
 
 def has_ipv6() -> bool:
+    """True if this machine's kernel has IPv6 switched on."""
     try:
         return Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").read_text().strip() == "0"
     except OSError:
@@ -121,6 +128,7 @@ def has_ipv6() -> bool:
 
 
 def links() -> tuple[str, ...]:
+    """Return the names of this machine's network links."""
     return tuple(sorted(name for _, name in socket.if_nameindex()))
 
 
@@ -130,10 +138,11 @@ def link_alias(link: str, *, netns: str | None = None) -> str:
         shown = run(["ip", *(["-netns", netns] if netns else []), "link", "show", "dev", link])
     except CommandError:
         return ""
-    return next((words[1] for line in shown.splitlines() if (words := line.split())[0] == "alias"), "")
+    return next((fields[1] for line in shown.splitlines() if (fields := line.split())[0] == "alias"), "")
 
 
 def namespaces() -> tuple[str, ...]:
+    """Return the names of all network namespaces, also those that are not of labs."""
     try:
         return tuple(sorted(path.name for path in _NETNS.iterdir()))
     except FileNotFoundError:
@@ -141,6 +150,7 @@ def namespaces() -> tuple[str, ...]:
 
 
 def routes() -> tuple[str, ...]:
+    """Return the destinations of this machine's IPv4 routes in all tables, such as `10.0.0.0/8` or `default`."""
     lines = run(["ip", "-4", "route", "show", "table", "all"]).splitlines()
     kinds = {"local", "broadcast", "unreachable", "blackhole", "prohibit", "throw", "unicast"}
     destinations = []
@@ -153,7 +163,7 @@ def routes() -> tuple[str, ...]:
 
 
 def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Pids of all processes in each of these namespaces, from one pass over /proc."""
+    """Return namespace → pids of all its processes, from one pass over /proc."""
     inodes: dict[tuple[int, int], str] = {}
     for name in names:
         try:
@@ -176,6 +186,7 @@ def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
 
 
 def init_of(netns: str) -> int | None:
+    """Return the pid, on this machine, of a host's first process; None if it is gone, so that the host does not run."""
     for pid in in_namespaces([netns])[netns]:
         with suppress(OSError):
             if pid != 1 and innermost_pid(Path(f"/proc/{pid}/status").read_text()) == 1:
@@ -184,7 +195,8 @@ def init_of(netns: str) -> int | None:
 
 
 def innermost_pid(status: str) -> int | None:
-    """Pid in the innermost namespace: the last NSpid in /proc/PID/status."""
+    """Return the pid in the innermost namespace, from the text of /proc/PID/status: the last NSpid. None if the kernel
+    does not say it."""
     for line in status.splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -212,7 +224,8 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
-    """Run a script as the host's root; raises CommandError with its output."""
+    """Run a script as the host's root and return its output. Raises a CommandError if it fails, and a UserError if the
+    host is not running."""
     pid = init_of(host.netns)
     if pid is None:
         raise UserError(
@@ -224,4 +237,6 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: fl
 
 
 def at_switch(netns: str, script: str, args: Sequence[str] = ()) -> str:
+    """Run a script in the namespace with the lab's bridges, with this machine's files, and return its output. Raises a
+    CommandError if it fails."""
     return run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args])

@@ -1,6 +1,7 @@
-"""Makes a lab: records the plan, then network, disks and hosts; a failure or signal removes everything. Hosts start in
-parallel and are not children of this process, because Ctrl-C must not reach them. Filesystems are sparse images, so a
-full disk of 16 GB uses no real space.
+"""Make a lab: record the plan, then make the network, disks and hosts. A failure or signal removes everything.
+
+Hosts start in parallel and are not children of this process, because Ctrl-C must not reach them. Filesystems are sparse
+images, so a full disk of 16 GB uses no real space.
 """
 
 from __future__ import annotations
@@ -33,16 +34,18 @@ _SIZE: Final = 16 << 30
 
 
 def can_mount_images() -> bool:
-    """Whether images can be mounted; not in most containers, where a tmpfs replaces them."""
+    """Return whether images can be mounted. They can't in most containers, where a tmpfs replaces them."""
     return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
 
 
 def make_image(host: LabHost) -> None:
+    """Make the image of a host's disk, if images can be mounted."""
     if can_mount_images():
         _format(host.dir / "disk.img")
 
 
 def _format(path: Path) -> None:
+    """Make a sparse image with a filesystem."""
     with path.open("wb") as file:
         os.truncate(file.fileno(), _SIZE)
     # No journal and lazy initialisation: formatting takes 10 ms and the image stays sparse.
@@ -51,11 +54,12 @@ def _format(path: Path) -> None:
 
 
 def shared_home(lab: Lab) -> Path:
+    """Return where the home that all hosts share is mounted on this machine while the lab is made."""
     return lab.dir / "home"
 
 
 def make_shared_home(lab: Lab) -> Path:
-    """It is mounted here until all nodes have mounted it."""
+    """Make the home that all hosts share, and return its path. It is mounted here until all hosts have mounted it."""
     home = shared_home(lab)
     home.mkdir()
     if can_mount_images():
@@ -89,6 +93,8 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(spec: LabSpec) -> Lab:
+    """Make a lab and return it once all hosts have started. Raises a UserError if that fails; then nothing of the lab
+    remains."""
     lab_system.require()
     check(spec)
     with _reserved(spec) as lab:
@@ -131,6 +137,7 @@ def _ignore_signals() -> Iterator[None]:
 
 
 def _plan(spec: LabSpec) -> Lab:
+    """Return a lab with a name and networks that are free now. The caller holds the machine's lock."""
     labs = lab_record.load_all()
     links = lab_system.links()
     taken = {lab.block for lab in labs}
@@ -140,6 +147,7 @@ def _plan(spec: LabSpec) -> Lab:
 
 
 def _make(lab: Lab) -> Lab:
+    """Make all of a recorded lab, and return it as complete."""
     v6 = lab_system.has_ipv6()
     lab_system.ip_batch(lab_files.namespaces(lab))
     mark = lab_record.view_mark()
@@ -184,6 +192,7 @@ class _Starts:
         self._closed = False
 
     def call(self, start: Callable[..., None], *args: object, **options: object) -> None:
+        """Start a host, unless `close` was called before."""
         with self._changed:
             if self._closed:
                 return
@@ -215,6 +224,8 @@ def _start(
     v6: bool,
     is_closed: Callable[[], bool],
 ) -> None:
+    """Start a host and wait until its sshd answers. Raises a UserError with the last lines of its log if it does not
+    start."""
     _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
     make_image(host)
     environment = {
@@ -262,6 +273,7 @@ def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *
 
 
 def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], more: Mapping[str, str], *, v6: bool) -> None:
+    """Write the host's own /etc, its host key, and the commands for its network."""
     etc_directory = host.dir / "etc"
     for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
         directory.mkdir(parents=True)
@@ -291,6 +303,7 @@ def _last_lines(log: Path) -> str:
 
 
 def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
+    """Wait until sshd answers. Raises a UserError after the timeout; returns early once the lab is given up."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if is_closed():

@@ -255,6 +255,8 @@ class Engine:
         counts.changed += result.changed
 
     def finish(self, report: TaskReport, items: Sequence[ItemDone] = ()) -> None:
+        """Turn `report.seconds` from the time at which the task began into its duration, and tell the watcher that the
+        task is done."""
         report.seconds = time.monotonic() - report.seconds
         self.context.watcher.on_task_done(report, items)
 

@@ -23,6 +23,8 @@ _FALSE: Final = frozenset({"no", "false", "off", "0", "n"})
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """An option of a module."""
+
     kind: str = "str"
     """A key of `_KINDS`."""
     required: bool = False

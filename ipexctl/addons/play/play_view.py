@@ -46,12 +46,15 @@ class PlayView:
         """The heading of the present task."""
 
     def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None:
+        """Print the heading of a play."""
         if self._shows:
             with self._lock:
                 suffix = f" ({note})" if note else ""
                 print_lines(["", f"PLAY [{name}]: {fold(hosts) if hosts else 'no hosts'}{suffix}"])
 
     def on_task(self, report: TaskReport, *, is_handler: bool) -> None:
+        """Keep the heading of a task. It is printed at once in a terminal, and otherwise with the first output, so that
+        a task that prints nothing has none."""
         with self._lock:
             self._headed = False
             position = f"  {report.position}" if self._verbose and report.position else ""
@@ -60,15 +63,18 @@ class PlayView:
                 self._head()
 
     def on_task_done(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
+        """Print the results of a task."""
         with self._lock:
             self._finish(report, items)
 
     def on_notice(self, notice: Notice) -> None:
+        """Print a notice to stderr; with --quiet, only a warning."""
         if notice.warning or not self._quiet:
             with self._lock:
                 print_message(notice_text(notice))
 
     def on_output(self, rank: int, stream: str, text: str) -> None:
+        """Print what a rank printed, each line with the rank's number."""
         if self._quiet:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""A playbook as it is read from its files: plays, blocks and tasks, with templates that are not filled yet.
+"""Represent a playbook as it is read from its files: plays, blocks and tasks, with templates that are not filled yet.
 
 Every node, template and task knows its position, so that each error can name file, line and column, also when a
 template is filled much later. `read.py` makes these values.
@@ -97,6 +97,7 @@ class PlaybookFile(yaml_tree.YamlTree):
         super().__init__(text, path, base)
 
     def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
+        """Return an error at this line and column, both counted from 1."""
         return Position(self.source, line, column).error(what, fix=fix)
 
     @contextmanager
@@ -121,6 +122,7 @@ class Node(NamedTuple):
 
     @property
     def position(self) -> Position:
+        """Return where the node begins in its file."""
         mark = self.yaml.start_mark
         return Position(self.file.source, mark.line + 1, mark.column + 1)
 
@@ -131,6 +133,7 @@ class Node(NamedTuple):
 
     @property
     def text(self) -> str:
+        """Return a scalar as it is written, without quotes. It has no meaning for a mapping or a list."""
         return str(self.yaml.value)
 
     def is_a(self, kind: str) -> bool:
@@ -139,9 +142,11 @@ class Node(NamedTuple):
 
     @property
     def is_null(self) -> bool:
+        """True for an empty value, `null` or `~`."""
         return yaml_tree.is_null(self.yaml)
 
     def error(self, what: str, *, fix: str = "") -> FileError:
+        """Return an error at this node. The caller raises it, or adds it with `report`."""
         return self.position.error(what, fix=fix)
 
     def report(self, what: str, *, fix: str = "") -> None:
@@ -345,6 +350,7 @@ class Task:
 
     @property
     def tags(self) -> frozenset[str]:
+        """Return the task's own tags and those of its play and blocks."""
         return frozenset(self.inherited.tags)
 
 
@@ -368,6 +374,8 @@ Step = Task | Block | Flush
 
 @dataclass(frozen=True, slots=True)
 class Play:
+    """A play as written."""
+
     name: str
     position: Position
     hosts: str
@@ -392,11 +400,14 @@ class Play:
 
     @property
     def all_tasks(self) -> tuple[Task, ...]:
+        """Return all tasks of the steps, also those in blocks, and then the handlers."""
         return (*self.tasks, *self.handlers)
 
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
+    """A playbook as written, with the files that it includes."""
+
     path: Path
     shown: str
     """Its name in messages."""
@@ -404,6 +415,7 @@ class Playbook:
 
     @property
     def all_tasks(self) -> list[Task]:
+        """Return all tasks and handlers of all plays, in their order."""
         return list(chain.from_iterable(play.all_tasks for play in self.plays))
 
     @property

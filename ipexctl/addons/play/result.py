@@ -1,4 +1,4 @@
-"""Calls of modules and their results, what watches a playbook run, and the final report.
+"""Define calls of modules and their results, what watches a playbook run, and the final report.
 
 The keys of what `register` stores are Ansible's. Before a result is shown or reported, `hide_secrets` masks secrets in
 all its texts, also in the forms in which programs print them.
@@ -71,15 +71,20 @@ class TaskReport:
 class PlayWatcher(Protocol):
     """Called while a playbook runs, by several threads."""
 
-    def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None: ...
+    def on_play(self, name: str, hosts: Sequence[str], note: str = "") -> None:
+        """A play begins on these hosts. `note`: what its heading says besides, or empty."""
 
-    def on_task(self, report: TaskReport, *, is_handler: bool) -> None: ...
+    def on_task(self, report: TaskReport, *, is_handler: bool) -> None:
+        """A task begins; its report has no results yet."""
 
-    def on_task_done(self, report: TaskReport, items: Sequence[ItemDone]) -> None: ...
+    def on_task_done(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
+        """A task has ended on all its hosts. `items`: the results of a loop's items; empty without a loop."""
 
-    def on_notice(self, notice: Notice) -> None: ...
+    def on_notice(self, notice: Notice) -> None:
+        """Something is to be said that is no result of a task."""
 
-    def on_output(self, rank: int, stream: str, text: str) -> None: ...
+    def on_output(self, rank: int, stream: str, text: str) -> None:
+        """A rank has printed. `stream`: `stdout` or `stderr`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,7 @@ class TaskResult:
 
     @property
     def is_failure(self) -> bool:
+        """True if the task failed on the host, or the host was unreachable."""
         return self.status in ("failed", "unreachable")
 
     @property
@@ -222,10 +228,12 @@ def failure_from(error: HostError | UserError, **data: object) -> TaskResult:
 
 
 def host_result(done: HostResult, **data: object) -> TaskResult:
+    """Return the result of a task from what a command reported of the host. `data`: further values for `register`."""
     return TaskResult(done.status, done.reason, done.fix, data)
 
 
 def host_failure(failure: HostError | HostResult | HostReport) -> TaskResult:
+    """Return the failed or unreachable result for a host that a command could not serve."""
     return TaskResult("unreachable" if failure.status == "unreachable" else "failed", failure.reason, failure.fix)
 
 

@@ -72,10 +72,17 @@ class TaskEngine(Protocol):
     context: PlayContext
     variables: Variables
 
-    def host(self, name: str) -> Host | None: ...
-    def missing(self, hosts: Sequence[str]) -> dict[str, str]: ...
-    def notify(self, name: str, host: str) -> None: ...
-    def end(self, report: TaskReport, host: str, result: TaskResult, *, no_log: bool, ignored: bool) -> None: ...
+    def host(self, name: str) -> Host | None:
+        """Return the host with this name or address; None if there is none."""
+
+    def missing(self, hosts: Sequence[str]) -> dict[str, str]:
+        """Return host → why it left the play, for hosts of the play that are not among these."""
+
+    def notify(self, name: str, host: str) -> None:
+        """Note that the handler `name` is to run on a host."""
+
+    def end(self, report: TaskReport, host: str, result: TaskResult, *, no_log: bool, ignored: bool) -> None:
+        """Report and count a host's result. A failed or unreachable host leaves the play, unless that is ignored."""
 
 
 @dataclass

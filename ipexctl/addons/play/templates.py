@@ -57,6 +57,7 @@ _LOOKUP_FIXES: Final = {
 
 
 def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any]:
+    """Merge mappings; a key of a later one wins. With `recursive`, mappings in mappings are merged, too."""
     combined: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
@@ -66,6 +67,7 @@ def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any
 
 
 def flatten(value: Iterable[Any], levels: int | None = None) -> list[Any]:
+    """Return a list without the lists inside it. `levels`: how deep lists are opened; None for all."""
     items: list[Any] = []
     for item in value:
         if isinstance(item, list | tuple) and levels != 0:
@@ -76,6 +78,8 @@ def flatten(value: Iterable[Any], levels: int | None = None) -> list[Any]:
 
 
 def regex_search(value: Any, pattern: str, *groups: str, ignorecase: bool = False) -> Any:
+    """Return the first match of the pattern; None if there is none. With `groups`, written as in Ansible, return a list
+    of what these groups matched."""
     match = re.search(pattern, str(value), re.IGNORECASE if ignorecase else 0)
     if match is None:
         return None
@@ -85,18 +89,21 @@ def regex_search(value: Any, pattern: str, *groups: str, ignorecase: bool = Fals
 
 
 def mandatory(value: Any, msg: str = "") -> Any:
+    """Return the value. Raises a ValueError if it is undefined; `msg` is its text."""
     if type(value).__name__ == "Undefined":
         raise ValueError(msg or "a mandatory value is undefined")
     return value
 
 
 def hash_text(value: Any, kind: str = "sha256") -> str:
+    """Return the hash of a value's text, in hex. Raises a ValueError for an unknown kind."""
     if kind not in ("sha1", "sha256", "sha512", "md5"):
         raise ValueError(f"there is no hash {kind!r}")
     return hashlib.new(kind, str(value).encode(), usedforsecurity=False).hexdigest()
 
 
 def extract(key: Any, container: Any, more: Any = None) -> Any:
+    """Return `container[key]`. `more`: a further key below that, or a list of such keys."""
     value = container[key]
     for part in (more if isinstance(more, list) else [more]) if more is not None else ():
         value = value[part]
@@ -116,6 +123,7 @@ def _listed(name: str) -> Callable[..., list[Any]]:
 
 @pass_environment
 def unique(environment: jinja2.Environment, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """Return the list without repeated items. Unlike Jinja's own filter, the result is a list."""
     return list(do_unique(environment, value, *args, **kwargs))
 
 
@@ -417,6 +425,7 @@ class Scope:
         return [self._fill(item) for item in value] if isinstance(value, list | tuple) else value
 
     def as_mapping(self) -> LazyMapping:
+        """Return the variables as a mapping whose values are filled when they are used."""
         return LazyMapping(sorted(self._variables), lambda name: self.look_up(name, None))
 
     def _explained(self, error: BaseException, at: TemplateText) -> FileError:

@@ -1,4 +1,4 @@
-"""The variables of a playbook, in Ansible's precedence, and what the modules of one call share (`PlayContext`).
+"""Keep the variables of a playbook, in Ansible's precedence, and what the modules of one call share (`PlayContext`).
 
 From the weakest to the strongest: inventory of groups, group_vars, inventory of the host, host_vars, facts, the play's
 `vars` and `vars_files`, variables that ipexctl sets, `vars` of tasks, what tasks set, the loop, `-e`. Vaults are
@@ -109,9 +109,11 @@ class Variables:
         self._play: list[Mapping[str, Value]] = []
 
     def begin_play(self, play: Play) -> None:
+        """Replace the variables of the previous play by those of this one. What tasks have set stays."""
         self._play = [play.vars, *play.file_vars]
 
     def begin_batch(self, hosts: Sequence[str], batch: Sequence[str]) -> None:
+        """Set the variables that name the hosts of the play and of its present batch."""
         self._magic |= {"ansible_play_hosts": hosts, "ansible_play_hosts_all": hosts, "ansible_play_batch": batch}
 
     def scope(
@@ -208,10 +210,12 @@ class PlayContext:
 
     @property
     def secrets(self) -> set[str]:
+        """Return the values that are masked in all output. Callers add to this set."""
         return self.templates.secrets
 
     @property
     def cancel(self) -> Cancel:
+        """Return what ends waiting calls and running commands if the playbook is interrupted."""
         return self.pool.cancel
 
     def variables(self, playbook_dir: Path) -> Variables:

@@ -34,6 +34,7 @@ def element(name: str, *children: Markup, **attributes: str | float) -> Markup:
 
 
 def join_markup(*children: Markup) -> Markup:
+    """Return these pieces of markup one after the other."""
     return Markup("".join(children))
 
 

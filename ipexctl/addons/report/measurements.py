@@ -123,6 +123,8 @@ def _waited(rate: RankRates, seconds: float) -> float | None:
 
 
 def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | None]) -> tuple[HostWindow, ...]:
+    """Return the windows of a host from its consecutive rates. A rate of None gives no window. `started` and `seconds`:
+    as of `windows_of`."""
     return tuple(
         HostWindow(started + number * seconds, seconds, rate.sent_per_s)
         for number, rate in enumerate(rates)
@@ -142,6 +144,7 @@ class Columns:
 
     @property
     def span(self) -> float:
+        """Return the seconds of all columns together."""
         return self.width * self.count
 
 

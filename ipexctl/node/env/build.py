@@ -58,6 +58,8 @@ class LockDocument(TypedDict):
 
 
 class BuildRequest(HomeRequest):
+    """Request of `env.build`: the environment to build, from wheels that are in the home's store."""
+
     name: str
     """Directory of the environment, as in `ipex-2.8-1a2b3c4d`."""
     python: str
@@ -107,6 +109,8 @@ class BuildArea:
         (self.work / "tmp").mkdir(parents=True)
 
     def close(self) -> None:
+        """Remove the build's entries, also an environment that is not finished. A finished one has its own name by
+        then."""
         remove_tree(str(self.target))
         remove_tree(f"{self.envs}/.build-{self.token}+old")
         remove_tree(str(self.work))
@@ -576,4 +580,5 @@ class Build:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.build`: make an environment."""
     return answer_until_stopped({"build": lambda request, _: Build(request).run()}[action])

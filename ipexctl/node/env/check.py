@@ -62,6 +62,7 @@ def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) ->
 
 
 def check_site(site: str, lock: Json) -> list[str]:
+    """Return what is wrong with the packages in site-packages, compared with a lock: sentences, empty if nothing is."""
     return check_packages(_infos_in(site), lock, lambda name, info: check_files(site, name, info))
 
 

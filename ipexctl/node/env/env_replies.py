@@ -64,6 +64,8 @@ class EnvRecord(NamedTuple):
 
 
 class CheckResult(NamedTuple):
+    """What a check found of an environment."""
+
     problems: tuple[str, ...]
     """Sentences; empty if the environment is intact."""
     exists: bool
@@ -78,10 +80,12 @@ class CheckResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """True if the environment is intact, whether or not it passed a verification."""
         return self.record is not None
 
     @property
     def problem(self) -> str:
+        """Return the first problem; empty if there is none."""
         return "".join(self.problems[:1])
 
     @property
@@ -112,6 +116,8 @@ class EnvEntry(NamedTuple):
 
 
 class EnvListing(NamedTuple):
+    """The environments of a home, and what a prune could remove beside them."""
+
     envs: tuple[EnvEntry, ...]
     leftovers: int
     """Number of directories of unfinished builds and removals."""
@@ -136,6 +142,8 @@ class EnvListing(NamedTuple):
 
 
 class Removed(NamedTuple):
+    """What a removal or a prune has removed, and what it has not."""
+
     removed: tuple[str, ...]
     """Names and directories of environments that are gone."""
     failed: Mapping[str, str]

@@ -46,16 +46,22 @@ MAX_PROGRAM = 64 << 20
 
 
 class EnvActionRequest(HomeRequest):
+    """Request about one environment of a home."""
+
     name: str
     """An environment's name or directory."""
 
 
 class CheckRequest(EnvActionRequest):
+    """Request to check an environment."""
+
     digest: str | None
     """The lock that the environment must be made from; None for any."""
 
 
 class UsedRequest(EnvActionRequest):
+    """Request to find out whether an environment is used on this host."""
+
     names: Sequence[str]
     """Names by which processes may have started it."""
     or_named: bool
@@ -63,20 +69,29 @@ class UsedRequest(EnvActionRequest):
 
 
 class PruneRequest(HomeRequest, RemovalRequest):
+    """Request to remove leftovers, and base of the request to remove environments."""
+
     used: Mapping[str, str]
     """Environment → on which other host it is used, as the end of a sentence."""
 
 
 class RemoveRequest(PruneRequest):
+    """Request to remove environments."""
+
     names: Sequence[str]
+    """Names or directories of the environments."""
 
 
 class SymlinkRequest(EnvActionRequest):
+    """Request to give an environment a name, or to take it away."""
+
     link: str
     """The name to give or to take away."""
 
 
 class NoteRequest(EnvActionRequest):
+    """Request to note in env.json what an environment fulfils."""
+
     request: Json
     """A request of `install` that this environment fulfils."""
 
@@ -177,6 +192,7 @@ def size_until(path: Path, countdown: Countdown | None) -> int | None:
 
 
 def list_within_time(request: HomeRequest) -> EnvListing:
+    """Return the environments of a home. Sizes that can't be measured in time are None."""
     return list_environments(request, Countdown(ENV_SIZES))
 
 
@@ -409,4 +425,5 @@ def run_action(action: str, request: HomeRequest) -> object:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.environments`: check, list, name or remove environments."""
     return answer(lambda request, _: run_action(action, request))

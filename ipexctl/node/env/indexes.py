@@ -45,6 +45,8 @@ BINDINGS = "oneccl-bind-pt"
 
 
 class SourceRequest(TypedDict):
+    """A source to ask: an index, a page of links or a directory."""
+
     kind: Literal["index", "links", "explicit"]
     """`links`: a directory or a page of links. `explicit`: for uv, an index for named packages alone."""
     url: str
@@ -54,6 +56,8 @@ class SourceRequest(TypedDict):
 
 
 class QueryRequest(TypedDict):
+    """Request to ask sources for packages."""
+
     projects: list[str]
     """Names of packages."""
     sources: list[SourceRequest]
@@ -65,11 +69,14 @@ class QueryRequest(TypedDict):
 
 
 class SizesRequest(TypedDict):
+    """Request to ask servers for the sizes of files."""
+
     urls: list[str]
     settings: HttpSettings
     logins: Mapping[str, str]
     """Origin → value of the Authorization header."""
     timeout: float
+    """Seconds for the answer of a server."""
 
 
 class FileLink(NamedTuple):
@@ -257,6 +264,7 @@ class SourceQuery(threading.Thread):
         """Set when the first answer begins, and at the end."""
 
     def run(self) -> None:
+        """Ask the source for all packages. Nothing is raised: a source that can't be used has a `reason` then."""
         try:
             if self.source["kind"] == "links":
                 self.query_links_page()
@@ -271,6 +279,8 @@ class SourceQuery(threading.Thread):
         self.responded.set()
 
     def query_links_page(self) -> None:
+        """Read a page of links or a directory once, and keep the wheels of each package. Raises a SourceUnusable or a
+        ProjectMissing if it can't be read."""
         url = self.source["url"]
         path = local_path(url)
         links = links_of(*read_page(self.client, url, self.timeout)) if path is None else local_links(path)
@@ -384,6 +394,7 @@ def sizes(request: SizesRequest, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.indexes`: ask sources for packages, or for sizes of files."""
     code = answer({"ask": query_sources, "sizes": sizes}[action])
     # Do not wait for threads of sources that timed out.
     os._exit(code)

@@ -218,6 +218,8 @@ class KeptPackage(TypedDict):
 
 
 class CompileRequest(HomeRequest):
+    """Request of `env.lock`: what the lock must fulfil, and from which sources."""
+
     uv: str | StoreFile
     """A path, or a file in the home's store."""
     requirements: list[str]
@@ -495,6 +497,7 @@ class Solve(NamedTuple):
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines of a requirements file."""
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
@@ -541,4 +544,5 @@ def compile_request(request: CompileRequest, _: BinaryIO) -> CompileReply:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.lock`: make a lock."""
     return answer_until_stopped({"compile": compile_request}[action])

@@ -41,6 +41,7 @@ def prefix() -> Path:
 
 
 def expand_home(path: str) -> str:
+    """Return the path with `~` as the account's home; unchanged if the account has none."""
     return os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises without a home
 
 
@@ -94,4 +95,5 @@ def settings() -> PipSettings:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.pip_settings`: read pip's settings here."""
     return answer({"read": lambda *_: settings()}[action])

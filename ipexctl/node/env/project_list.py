@@ -55,6 +55,8 @@ else:
 
 
 class BackendListRequest(HomeRequest):
+    """Request of `env.project_list`: the project, its build backend, and what the backend needs."""
+
     uv: str | StoreFile
     archive: StoreFile
     """The project's files, in the home's store."""
@@ -126,6 +128,8 @@ def read_list(request: BackendListRequest, directory: Path) -> ListReply:
 
 
 def read_text(path: Path) -> str:
+    """Return the text of a file that a backend wrote, at most `MAX_METADATA` characters. Raises an OSError if there is
+    none."""
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.read(MAX_METADATA)
 
@@ -142,4 +146,5 @@ def list_request(request: BackendListRequest, _: BinaryIO) -> ListReply:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.project_list`: ask the build backend of a project."""
     return answer_until_stopped({"read": list_request}[action])

@@ -39,6 +39,8 @@ class LockedWheel(TypedDict):
 
 
 class UnpackedRequest(HomeRequest):
+    """Request to find the wheels that environments of the home contain."""
+
     python: str
     """Such as `3.11`. It is in the paths of some files."""
     wheels: Sequence[LockedWheel]

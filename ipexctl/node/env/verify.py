@@ -134,6 +134,8 @@ RANKS = 2
 
 
 class VerifyRequest(TypedDict):
+    """Request of `env.verify`: the environment, and what must work in it."""
+
     python: str
     """Path of the environment's interpreter."""
     variables: Mapping[str, str]
@@ -358,4 +360,5 @@ def verify(request: VerifyRequest, _: BinaryIO) -> VerifyResult:
 
 
 def main(action: str) -> int:
+    """Answer a call of `env.verify`: verify an environment, or a user's own Python."""
     return answer_until_stopped({"verify": verify}[action])

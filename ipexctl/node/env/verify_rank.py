@@ -94,6 +94,8 @@ def write(result: dict[str, Any]) -> None:
 
 
 def main(options_text: str) -> int:
+    """Do the work of one rank, and exit with 1 if it fails. `options_text`: JSON of the backend, the module of the
+    bindings, and the number of ranks."""
     backend, module, world = parse_json(options_text)
     end_with_parent(signal.SIGKILL)()  # no rank may keep spinning
     try:

@@ -52,6 +52,7 @@ def torch_step(_: str) -> dict[str, Any]:
 
 
 def ipex_step(_: str) -> dict[str, Any]:
+    """Import IPEX, train a small model with it, and return facts of IPEX."""
     torch: Any = importlib.import_module("torch")
     ipex: Any = importlib.import_module("intel_extension_for_pytorch")
     return {"ipex": str(ipex.__version__), **bf16(torch, ipex)}
@@ -87,11 +88,14 @@ def small_model(torch: Any) -> tuple[Any, Any]:
 
 
 def check_finite(torch: Any, value: Any) -> None:
+    """Raise an ArithmeticError if a tensor has NaN or infinite values."""
     if not bool(torch.isfinite(value.float()).all()):
         raise ArithmeticError("a small model returns NaN or infinite values")
 
 
 def train(torch: Any, ipex: Any) -> None:
+    """Train a small model for one step in bf16. Raises an error of torch or IPEX if that does not work here. `ipex`:
+    the module, or None."""
     model, x = small_model(torch)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model.train()
@@ -105,6 +109,8 @@ def train(torch: Any, ipex: Any) -> None:
 
 
 def infer(torch: Any, ipex: Any, *, in_bf16: bool) -> None:
+    """Use a small model once, in bf16 or in float32. Raises an error of torch or IPEX if that does not work here.
+    `ipex`: the module, or None."""
     model, x = small_model(torch)
     model.eval()
     dtype = {"dtype": torch.bfloat16} if in_bf16 else {}

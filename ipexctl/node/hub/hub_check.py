@@ -48,6 +48,8 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 
 class HubRequest(HomeRequest):
+    """Request of `hub.hub_check`: the variables that ranks will have, and what they need of the hub."""
+
     setup: str
     """File that ranks source; empty without one."""
     variables: Mapping[str, str]
@@ -145,4 +147,5 @@ def query_hub(request: HubRequest, _: BinaryIO) -> object:
 
 
 def main(action: str) -> int:
+    """Answer a call of `hub.hub_check`: find out what this node knows of a hub."""
     return answer({"query": query_hub}[action])

@@ -59,6 +59,8 @@ _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; expor
 
 
 class WantedRepo(TypedDict):
+    """A repository of the hub."""
+
     kind: str
     """`model` or `dataset`."""
     repo_id: str
@@ -68,6 +70,8 @@ class WantedRepo(TypedDict):
 
 
 class HubDownloadRequest(HomeRequest):
+    """Request to download repositories into the home's cache."""
+
     repos: list[WantedRepo]
     include: list[str]
     """Patterns of files; empty for all files."""
@@ -422,6 +426,8 @@ _SIGN_OF_LIFE = 300.0
 
 
 class OfferRequest(HomeRequest):
+    """Request to offer files of the cache to other hosts."""
+
     files: list[list[str]]
     """Pairs of a file's sha256 and its path in the cache."""
 
@@ -453,5 +459,6 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
 
 
 def main(action: str) -> int:
+    """Answer a call of `hub.hub_download`: download repositories, or offer them to other hosts."""
     actions: dict[str, Action] = {"download": download, "offer": offer}
     return answer_until_stopped(actions[action])

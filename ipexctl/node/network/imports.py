@@ -76,6 +76,7 @@ def find_syntax_error(source: bytes) -> dict[str, Any] | None:
 
 
 def main() -> None:
+    """Check the script and the modules that the arguments name, and print the answer."""
     kind, *modules = sys.argv[1:]
     fault = find_syntax_error(sys.stdin.buffer.read())
     if kind == "other":  # ipexctl's environment has no variables of the login

@@ -154,6 +154,7 @@ def _to_json(value: str | int | None) -> str:
 
 
 def report_attempt(number: int, address: str, port: int, token: str, seconds: float) -> None:
+    """Connect to a target and report the result. `number`: position of the target in its line."""
     kind, text = connect(address, port, token, seconds)
     emit("result", number=number, kind=kind, text=text)
 
@@ -166,6 +167,7 @@ def parse_order(line: bytes) -> tuple[float, list[tuple[str, int, str]]]:
 
 
 def main() -> int:
+    """Listen at the address in the first line of stdin, and connect to the targets in each later one, all at once."""
     stdin = sys.stdin.buffer
     address, token, life = stdin.readline().decode().split()
     _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)

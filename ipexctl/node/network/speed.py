@@ -46,6 +46,8 @@ class SmokeRequest(TypedDict):
 
 
 class SpeedRequest(SmokeRequest):
+    """Request to measure this host."""
+
     cores: int
     """Processors of the host that this account may use."""
     seconds: float
@@ -53,6 +55,8 @@ class SpeedRequest(SmokeRequest):
 
 
 class LinkServerRequest(SmokeRequest):
+    """Request to answer the measurements of other hosts."""
+
     address: str
     token: str
 
@@ -196,6 +200,8 @@ class LinkServer(AuthenticatingServer):
     """Sends each message back; after `_STREAM`, reads a stream to its end and sends its bits per second."""
 
     def handle(self, lines: ProvenLines) -> None:
+        """Serve one measurement: send messages back, then read a stream and send how fast it came. A client that ends
+        early gets no answer."""
         conn = lines.conn
         conn.settimeout(2)
         with conn.makefile("rb") as stream:
@@ -276,5 +282,6 @@ def measure_links(request: SmokeRequest, stdin: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer a call of `network.speed`: measure this host, serve measurements, or measure links."""
     actions: dict[str, Action] = {"host": measure_host, "serve": serve, "connect": measure_links}
     return answer(actions[action])

@@ -1,7 +1,7 @@
-"""Installs an environment on hosts: wheels to each store, one build per store, verification on every host.
+"""Install an environment on hosts: wheels to each store, one build per store, verification on every host.
 
 Hosts that share a home are verified separately, because CPU and libraries may differ. A failure ends only its own host,
-unless that host passes the wheels on. The requested name points at an environment only after it passed its
+unless that host passes the wheels on. The requested name points at an environment only after the environment passed its
 verification.
 """
 
@@ -29,11 +29,16 @@ from ipexctl.stack.lock.wheel_lock import Lock, home_problem
 
 
 class EnvInstaller:
+    """Installs one environment on the hosts of a call. Results go into the context, and nothing is raised for a single
+    host."""
+
     def __init__(self, context: InstallContext, spec: EnvSpec) -> None:
         self.context = context
         self.spec = spec
 
     def build_everywhere(self, hosts: Sequence[Host]) -> None:
+        """Build the environment where it is missing or broken, verify it on each of these hosts, and store the results
+        in the context."""
         from ipexctl.files.routes import Distributor  # slow to import
 
         context = self.context
@@ -75,13 +80,14 @@ class EnvInstaller:
         self._drop_wheels([h for h in leaders if h.name in built and self._store(h) != self._store(source.host)])
 
     def _find_damaged(self, hosts: Sequence[Host]) -> None:
+        """Ask hosts that have the environment whether it is intact; a damaged or failed one is built again."""
         present = [host for host in hosts if not self._needs_build(host)]
-        found = {
+        damaged = {
             done.host.name: done.result.build
             for done in self.context.pool.each(present, self.check)
             if done.result is not None and (not done.result.ok or done.result.has_failed)
         }
-        self.spec = replace(self.spec, broken={**self.spec.broken, **found})
+        self.spec = replace(self.spec, broken={**self.spec.broken, **damaged})
 
     def _files(self, hosts: Sequence[Host]) -> list[StoredFile]:
         return [wheel.stored_file for wheel in self.spec.files([host for host in hosts if self._needs_build(host)])]
@@ -90,13 +96,17 @@ class EnvInstaller:
         return host.name in self.spec.broken or not self._has_env(self.spec.name, host)
 
     def _has_env(self, name: str, host: Host) -> bool:
+        """True if the host has this environment and its Python starts, by the facts gathered before."""
         return any(env.name == name and env.runs for env in self.context.facts[host.name].software.envs)
 
     def is_named(self, host: Host) -> bool:
+        """True if the requested name leads to this environment on the host, by the facts gathered before."""
         envs = self.context.facts[host.name].software.envs
         return any(env.name == self.spec.name and self.context.request.name in env.names for env in envs)
 
     def _stage(self, locations: Mapping[str, StoreLocation], ready: list[Host]) -> StoreLocation | None:
+        """Bring the wheels into the store of one host, and return that store. The first host that can take them is
+        used, and need not be one that builds. None if none can: then each of `ready` has its error."""
         from ipexctl.stack.env.staging import Staging
 
         context, first = self.context, self.context.first
@@ -135,6 +145,8 @@ class EnvInstaller:
                 )
 
     def remove_superseded(self, name: str) -> None:
+        """Remove the environment that this one replaces, once per store. It stays, with a note, where a host of the
+        store uses it or did not answer, or where it has another name."""
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts and self._has_env(name, host)]
 
@@ -162,6 +174,7 @@ class EnvInstaller:
             )
 
     def _verify_followers(self, leader_of: Mapping[Host, Host], built: Collection[str]) -> None:
+        """Verify hosts that share the home of a host that has built. Where that build failed, they fail, too."""
         followers = []
         for host, leader in leader_of.items():
             if host != leader and leader.name in built:
@@ -171,6 +184,8 @@ class EnvInstaller:
         self.verify_on_hosts(followers, shares_home=True)
 
     def verify_on_hosts(self, hosts: Sequence[Host], *, shares_home: bool = False) -> None:
+        """Verify the environment on each host and record the results. `shares_home`: True if another host built it in a
+        shared home, so that the host counts as changed."""
 
         def verify(host: Host, session: Session) -> None:
             self._verify(host, session, changed=shares_home, shares_home=shares_home)
@@ -180,6 +195,8 @@ class EnvInstaller:
                 self.context.end(done.host, done.error, self.spec.name)
 
     def link_where_missing(self, hosts: Sequence[Host]) -> None:
+        """Make the requested name lead to this environment on hosts where it does not yet. A host whose result is `ok`
+        becomes `changed`."""
         context, name = self.context, self.context.request.name
 
         def link(host: Host, session: Session) -> None:
@@ -193,17 +210,20 @@ class EnvInstaller:
                 context.done[done.host.name] = replace(before, status="changed", reason=reason)
 
     def _check_room(self, host: Host) -> bool:
+        """True if the environment fits into the host's home; otherwise the host gets its error."""
         if not self._needs_build(host):
             return True
-        found = find_obstacle(self.context, host, self.spec.lacking([host]), self.spec.interpreters.get(host.name))
-        if found is not None:
-            self.context.end(host, HostError(*found))
-        return found is None
+        obstacle = find_obstacle(self.context, host, self.spec.lacking([host]), self.spec.interpreters.get(host.name))
+        if obstacle is not None:
+            self.context.end(host, HostError(*obstacle))
+        return obstacle is None
 
     def _store(self, host: Host) -> str:
         return self.context.facts[host.name].store_of(host.name)
 
     def _store_locations(self) -> dict[str, StoreLocation]:
+        """Return host → where its wheels are stored. Without a common network, wheels pass through the control machine,
+        which a note says."""
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts]
         internal = addresses_among(hosts, context.facts, context.opened.iface)
@@ -224,6 +244,8 @@ class EnvInstaller:
         return EnvClient(session, AgentPlace(self._python(host), self.context.home))
 
     def _build(self, host: Host, session: Session, *, drop: bool = False) -> bool:
+        """Build the environment on a host; return False if it exists. `drop`: True to remove the wheels afterwards."""
+
         def on_event(event: Reply) -> None:
             self.context.watch(StepStarted(host.name, str(event.get("what") or "building")))
 
@@ -237,6 +259,7 @@ class EnvInstaller:
         )
 
     def check(self, host: Host, session: Session) -> CheckResult:
+        """Return what the agent finds wrong with the environment on this host, compared with its lock."""
         python = self.spec.interpreters.get(host.name)
         return check_by_digest(self.context, self.spec.name, self.spec.lock.digest, python, session)
 
@@ -245,24 +268,24 @@ class EnvInstaller:
         context, name = self.context, self.spec.name
         began = time.monotonic()
         context.watch(StepStarted(host.name, "verifying"))
-        found = self.check(host, session)
-        if found.record is None:
+        checked = self.check(host, session)
+        if checked.record is None:
             raise HostError(
-                f"the environment {name} is damaged: {found.problem}",
+                f"the environment {name} is damaged: {checked.problem}",
                 Fix(
                     "check the disk of its home: `ipexctl doctor --smoke`; then remove it: `ipexctl envs "
                     f"--remove {name}`"
                 ),
             )
-        context.installed_mpi = found.record.mpi or context.installed_mpi
+        context.installed_mpi = checked.record.mpi or context.installed_mpi
         machine = machine_token(context.facts[host.name], host)
         client = self._client(host, session)
         result = client.verify(
-            name, found.record, machine=machine, packages=context.request.named, timeout=context.opened.timeout
+            name, checked.record, machine=machine, packages=context.request.named, timeout=context.opened.timeout
         )
-        problem = explain(result, env=name, record=found.record)
+        problem = explain(result, env=name, record=checked.record)
         named = self.is_named(host)
-        works_elsewhere = any(parse_result(other) for key, other in found.verified.items() if key != machine)
+        works_elsewhere = any(parse_result(other) for key, other in checked.verified.items() if key != machine)
         if problem is None and not named:
             client.link(name, context.request.name)
         elif problem is not None and named and not works_elsewhere:
@@ -279,7 +302,8 @@ class EnvInstaller:
 def find_unpacked(
     context: InstallContext, hosts: Sequence[Host], lock: Lock, interpreters: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
-    """Host → hashes of wheels unpacked in its home. One host of each home is asked."""
+    """Return host → hashes of the wheels that are unpacked in its home. One host of each home is asked; if it has no
+    environment or does not answer, the set is empty."""
     facts, wheels = context.facts, [wheel.to_json() for wheel in lock.wheels]
     leader_of = find_leaders(hosts, lambda host: facts[host.name].store_of(host.name))
     leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
@@ -290,27 +314,31 @@ def find_unpacked(
             return client.unpacked(lock.python, wheels, cached=not context.request.dry_run)
 
     # A host that doesn't answer gets all wheels; if it is lost, sending them reports it.
-    found = {done.host: done.result for done in context.pool.each(leaders, query) if done.result is not None}
-    return {host.name: found.get(leader, frozenset()) for host, leader in leader_of.items()}
+    of_leaders = {done.host: done.result for done in context.pool.each(leaders, query) if done.result is not None}
+    return {host.name: of_leaders.get(leader, frozenset()) for host, leader in leader_of.items()}
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
+    """Return problem and fix if the host's home can't take an environment of this lock; None if it can. Wheels that are
+    already in its store need no space."""
     facts = context.facts[host.name]
-    found = home_problem(facts, lock)
-    if found is None:
+    problem = home_problem(facts, lock)
+    if problem is None:
         return None
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     files = [wheel.stored_file for wheel in lock.wheels]
     try:
         lacking = StoreClient(location, context.pool.session(host), None).missing(files)
     except HostError:
-        return found
+        return problem
     return home_problem(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))
 
 
 def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
+    """Return what the agent finds wrong with the environment on the session's host, which must have this lock's
+    digest."""
     host = session.host
     client = EnvClient(session, AgentPlace(context.python(host, interpreter), context.home))
     with context.timed(host.name, "checked the environment"):

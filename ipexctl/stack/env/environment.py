@@ -1,4 +1,4 @@
-"""Calls of the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
+"""Call the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
 
 Verifications are recorded per machine (`machine_token`), because hosts that share a home may differ in CPU and
 libraries.
@@ -69,12 +69,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
+    """An environment to install, and what is known of it on the hosts."""
+
     name: str
+    """Directory of the environment, such as `ipex-2.8-1a2b3c4d`."""
     lock: Lock
     installer: Wheel | None
     """The uv to use; None if nothing is built."""
     record: EnvRecord = field(hash=False)
     interpreters: Mapping[str, str] = field(hash=False)
+    """Host → path of the Python for which it is built."""
     index_answer: IndexAnswer | None = field(default=None, repr=False)
     """None for an older lock, which was read from a host."""
     by_node0: bool = True
@@ -88,22 +92,28 @@ class EnvSpec:
     def of(
         cls, locked: LockedStack, record: EnvRecord, unpacked: Mapping[str, frozenset[str]] | None = None
     ) -> EnvSpec:
+        """Return the specification for a new lock, which its own installer builds."""
         uv, interpreters, answer = locked.installer, locked.plan.interpreters, locked.index_answer
         return cls(record.name, locked.lock, uv, record, interpreters, answer, locked.by_node0, unpacked or {})
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
+        """Return the lock without the wheels that all these hosts have unpacked."""
         return self.lock.without(in_common(self.unpacked, hosts))
 
     def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
+        """Return the wheels that must be in the stores of these hosts, with uv, which builds the environment."""
         return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
 
 
 def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> frozenset[str]:
+    """Return the hashes of the wheels that each of these hosts has unpacked; empty if there are no hosts."""
     of_hosts = [unpacked.get(host.name, frozenset()) for host in hosts]
     return frozenset.intersection(*of_hosts) if of_hosts else frozenset()
 
 
 def machine_token(facts: Facts, host: Host) -> str:
+    """Return the key under which verifications of this machine are recorded. Two names of one machine have the same
+    key, and a reboot changes it. If the machine is unknown, the host's name counts."""
     return hashlib.sha256((facts.machine or host.name).encode()).hexdigest()[:16]
 
 
@@ -116,6 +126,7 @@ class EnvClient:
 
     @property
     def home(self) -> str:
+        """Return the path of the ipexctl home on the host."""
         return self.at.home
 
     def build(
@@ -128,7 +139,8 @@ class EnvClient:
         on_event: Callable[[Reply], None],
         timeout: float | None = None,
     ) -> bool:
-        """Build an environment; False if it exists. `replace`: build token of a damaged environment."""
+        """Build an environment; return False if it exists. `replace`: build token of a damaged environment that is
+        built again, or None."""
         lock, uv = spec.lock, spec.installer
         assert uv is not None
         by = identify_caller(os.environ)
@@ -158,12 +170,16 @@ class EnvClient:
     def check(
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = None
     ) -> CheckResult:
+        """Return what is wrong with an environment, given by its directory or name. `digest`: the lock it must be made
+        from; None for any."""
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
 
     def verify(
         self, name: str, record: EnvRecord, *, machine: str, packages: Sequence[str] = (), timeout: float | None = None
     ) -> VerifyResult:
+        """Verify an environment on this host, and keep the result in the environment's directory under the machine's
+        token."""
         path = f"{self.home}/envs/{name}"
         return verify(
             self.session,
@@ -175,25 +191,31 @@ class EnvClient:
         )
 
     def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
+        """Return the hashes of those wheels that environments of the home with the same Python contain, which need not
+        be sent."""
         request: UnpackedRequest = {"home": self.home, "python": python, "wheels": wheels}
         return frozenset(self._call("unpacked", request, cached=cached).texts("wheels"))
 
     def listing(self) -> EnvListing:
+        """Return the environments of the home, with the leftovers and wheels beside them."""
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)
 
     def remove(self, names: Sequence[str], used: Mapping[str, str], *, force: bool = False) -> Removed:
-        """Remove environments by directory or name; one that is in use, or (without `force`) that others installed,
-        stays, which is an error. `used`: environment that other hosts of the home use → where."""
+        """Remove environments by directory or name. An environment that is in use, or (without `force`) that others
+        installed, stays, which raises a HostError. `used`: environment that other hosts of the home use → where, as the
+        end of a sentence."""
         request: RemoveRequest = {"home": self.home, "names": names, "used": used, **removal_request(force=force)}
         return self._remove("remove", request)
 
     def is_used(self, name: str, names: Sequence[str], *, or_named: bool) -> bool:
-        """True if a process uses the environment, also by one of `names`, or (with `or_named`) if it has a name."""
+        """True if a process on this host uses the environment, also by one of `names`, or (with `or_named`) if it has a
+        name."""
         request: UsedRequest = {"home": self.home, "name": name, "names": names, "or_named": or_named}
         return self._call("used", request).flag("used")
 
     def prune(self, used: Mapping[str, str], *, force: bool = False) -> Removed:
-        """Remove leftovers, wheels, and environments without a name; `used` and `force` as for `remove`."""
+        """Remove leftovers, wheels, and environments without a name. `used`: as for `remove`. `force`: also those that
+        others installed."""
         request: PruneRequest = {"home": self.home, "used": used, **removal_request(force=force)}
         return self._remove("prune", request)
 
@@ -204,18 +226,24 @@ class EnvClient:
         return outcome
 
     def link(self, name: str, link: str) -> None:
+        """Make the name `link` lead to the environment; it may have led to another one."""
         request: SymlinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("link", request)
 
     def unlink(self, name: str, link: str) -> None:
+        """Take the name `link` away, if it still leads to this environment."""
         request: SymlinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("unlink", request)
 
     def add_request(self, name: str, request: Json) -> None:
+        """Note in env.json that the environment also fulfils this request, so that the same install finds it without a
+        query."""
         added: NoteRequest = {"home": self.home, "name": name, "request": request}
         self._call("note", added)
 
     def _call(self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = None) -> Reply:
+        """Call a command for environments on the host. `cached`: True if the agent may be kept there for later
+        calls."""
         return call(
             self.session,
             "env.environments",
@@ -237,8 +265,11 @@ def verify(
     keep: str | None = None,
     timeout: float | None = None,
 ) -> VerifyResult:
-    """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks. With a record,
-    everything that it lists must exist. `keep`: result file."""
+    """Verify the environment of an interpreter: imports, a training step in bf16, an all-reduce of two ranks.
+
+    With a record, everything that it lists must exist. `packages`: also imported, if the record has them. `setup`: file
+    that is read first. `keep`: path of the result on the host; None to record nothing.
+    """
     request: VerifyRequest = {
         "python": python,
         "variables": record.variables if record else {},
@@ -256,6 +287,7 @@ def verify(
 
 
 def parse_result(reply: object) -> VerifyResult | None:
+    """Return a recorded verification that passed; None if it failed, is missing or can't be read."""
     try:
         result = Reply(reply if isinstance(reply, Mapping) else {}).decode(VerifyResult)
     except MalformedReply:
@@ -281,9 +313,11 @@ _STEPS: Final = {
 
 
 def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) -> tuple[str, str] | None:
-    """Reason and fix of the first failed step; None if the environment works. For an unknown text, the fix is another
-    stack, or another version of the package that can't be imported. A user's own Python has no record; `env` is its
-    path."""
+    """Return reason and fix of the first failed step; None if the environment works.
+
+    For an unknown error, the fix is another stack, or another version of the package that can't be imported. `env`:
+    name of the environment, or the path of a user's own Python, which has no record.
+    """
     phase = verify.failed
     if phase is None:
         return None
@@ -348,6 +382,7 @@ def _other_version(record: EnvRecord, package: str) -> str:
 
 
 def _other_stack(record: EnvRecord) -> str:
+    """Suggest the stack before this one, or PyTorch without IPEX."""
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
     has_older = record.row in stock and bool(older)
@@ -360,11 +395,12 @@ def _other_stack(record: EnvRecord) -> str:
 
 
 def _missing_module(phase: VerifyPhase) -> str:
-    found = re.findall(r"No module named '([\w.]+)'", phase.text)
-    return found[-1] if found else ""
+    modules = re.findall(r"No module named '([\w.]+)'", phase.text)
+    return modules[-1] if modules else ""
 
 
 def _output(phase: VerifyPhase) -> RankOutput:
+    """Return the output of a failed step as known errors are searched in it. Warnings are left out."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
     details = (phase.detail,) if phase.detail is not None else ()
@@ -373,11 +409,13 @@ def _output(phase: VerifyPhase) -> RankOutput:
 
 @cache
 def _known_errors() -> tuple[KnownError, ...]:
+    """Return the errors that can be the cause of a failed verification."""
     errors = (known for known in known_errors() if not known.id.startswith(_ONLY_IN_RUNS))
     return (*known_errors("verification"), *errors, *known_errors("verification_last"))
 
 
 def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
+    """Return reason and fix for a step that took too long, and is not known to have failed for another reason."""
     own = f"{rough_duration(ENV_STEP)} of them without waiting for a processor or reading from a disk"
     reason = f"{step} did not finish within {phase.seconds:.0f} s, {own}"
     if phase.name == "allreduce":
@@ -389,13 +427,15 @@ def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
 
 
 def _last_line(phase: VerifyPhase) -> str:
+    """Return the line of the output that most likely names the error."""
     lines = [line.strip() for line in phase.text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b", line)]
     return (errors or lines or [f"exit code {phase.rc}"])[-1][:300]
 
 
 def _no_oneccl_inside(reason: str, record: EnvRecord) -> tuple[str, str]:
-    """The bindings' wheel has neither oneCCL nor Intel MPI inside; the fix adds both to the version table's row."""
+    """Add to the reason that the bindings' wheel has neither oneCCL nor Intel MPI inside; the fix adds both to the
+    version table's row. If the environment has both as packages, only suggest another stack."""
     bindings = record.packages.get("oneccl-bind-pt", "")
     if not bindings or set(record.packages) >= PACKAGES:
         return reason, _other_stack(record)

@@ -1,4 +1,4 @@
-"""`ipexctl envs`: lists, removes, prunes and verifies environments, and verifies a user's own Python.
+"""Do the work of `ipexctl envs`: list, remove, prune and verify environments, and verify a user's own Python.
 
 Environments are removed once per home; one that is in use on any of the home's hosts stays.
 """
@@ -31,10 +31,16 @@ from ipexctl.text import readable
 
 @dataclass(frozen=True, slots=True)
 class EnvsResult(HostResult):
+    """What came of `ipexctl envs` on one host."""
+
     listing: EnvListing | None = None
+    """None unless environments were listed."""
     removed: tuple[str, ...] = ()
+    """Names and directories of environments that are gone."""
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Result of the verification; empty unless one was made."""
     home: str | None = None
+    """Path of ipexctl's home on the host; None if the host has none."""
     foreign: tuple[Owned, ...] = ()
     """Environments of others, which a prune kept."""
 
@@ -65,6 +71,8 @@ class _Target:
 
 
 def list_envs(opened: OpenHosts) -> EnvsReport:
+    """List the environments of each host. Hosts that share a home list the same ones."""
+
     def list_one(target: _Target, session: Session) -> EnvsResult:
         return target.result("ok", listing=target.client(session).listing())
 
@@ -72,7 +80,8 @@ def list_envs(opened: OpenHosts) -> EnvsReport:
 
 
 def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False) -> EnvsReport:
-    """Raise a UserError before anything is removed if others installed one of these, unless `force`."""
+    """Remove environments by name or directory. Raises a UserError before anything is removed if others installed one
+    of these, unless `force`."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
@@ -87,8 +96,8 @@ def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False)
         return [env for env in envs if env.name in names or (env.names and {*env.names} <= {*names})]
 
     def refuse_foreign(targets: Mapping[str, _Target]) -> None:
-        found = {host: find_foreign_envs(target.facts, names) for host, target in targets.items()}
-        if (foreign := {host: owned for host, owned in found.items() if owned}) and not force:
+        owned_by_others = {host: find_foreign_envs(target.facts, names) for host, target in targets.items()}
+        if (foreign := {host: owned for host, owned in owned_by_others.items() if owned}) and not force:
             words = [word for name in names for word in ("--remove", name)]
             raise UserError(describe_foreign(foreign), fix=Fix("`ipexctl envs {*words} --force`", words=words))
 
@@ -96,13 +105,15 @@ def remove_envs(opened: OpenHosts, names: Sequence[str], *, force: bool = False)
 
 
 def find_foreign_envs(facts: Facts, names: Sequence[str]) -> tuple[Owned, ...]:
-    """Environments of these names that others installed."""
+    """Return the environments of these names that others installed."""
     records = [record for env, record in records_of(facts) if {env.name, *env.names} & {*names}]
     made = {record.name: record._asdict() for record in records}
     return find_foreign("environment", made, removal_request(force=False))
 
 
 def prune_envs(opened: OpenHosts, *, force: bool = False) -> EnvsReport:
+    """Remove leftovers, wheels and environments without a name, once per home. `force`: also environments that others
+    installed; without it the result lists them as `foreign`."""
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session).prune(target.used, force=force)
@@ -117,8 +128,8 @@ def prune_envs(opened: OpenHosts, *, force: bool = False) -> EnvsReport:
 
 
 def verify_envs(opened: OpenHosts, name: str, python: str | None, setup: str | None) -> EnvsReport:
-    """Verify on every host; the next install reads the recorded result. `python`: the user's own, which is verified
-    instead."""
+    """Verify the named environment on every host; the next install reads the recorded result. `python`: the user's own,
+    which is verified instead of the environment; nothing is recorded for it."""
     timeout = opened.timeout
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
@@ -127,14 +138,14 @@ def verify_envs(opened: OpenHosts, name: str, python: str | None, setup: str | N
             problem = explain(result, env=python)
         else:
             client = target.client(session)
-            found = client.check(name, timeout=timeout)
-            if not found.exists:
+            checked = client.check(name, timeout=timeout)
+            if not checked.exists:
                 raise HostError(f"environment {name!r} does not exist", Fix("list the environments: `ipexctl envs`"))
-            if found.record is None:
-                raise HostError(f"{name} is damaged: {found.problem}", Fix("build it again: `ipexctl install`"))
+            if checked.record is None:
+                raise HostError(f"{name} is damaged: {checked.problem}", Fix("build it again: `ipexctl install`"))
             machine = machine_token(target.facts, target.host)
-            result = client.verify(found.name, found.record, machine=machine, timeout=timeout)
-            problem = explain(result, env=found.name, record=found.record)
+            result = client.verify(checked.name, checked.record, machine=machine, timeout=timeout)
+            problem = explain(result, env=checked.name, record=checked.record)
         reason, fix = problem or ("", "")
         return target.result("failed" if problem else "ok", reason, fix, verify=result.to_json())
 
@@ -196,16 +207,17 @@ def _ask_others(
 
     for ended in pool.each(others, used):
         target, error = targets[ended.host.name], ended.error
-        found = dict.fromkeys(ended.result or (), f"is in use on {ended.host.name}")
+        uses = dict.fromkeys(ended.result or (), f"is in use on {ended.host.name}")
         if error is not None:
-            found = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
+            uses = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
             failed.append(EnvsResult.of_error(ended.host, error))
         leader = targets[leader_of[target.host].name]
-        targets[leader.host.name] = replace(leader, used={**leader.used, **found})
+        targets[leader.host.name] = replace(leader, used={**leader.used, **uses})
     return failed
 
 
 def _target_of(answer: HostFacts) -> _Target | EnvsResult:
+    """Return what is needed to work on a host's environments, or the result of a host without facts, home or Python."""
     host = answer.host
     try:
         facts, home = answer.require_home()

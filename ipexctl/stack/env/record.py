@@ -1,4 +1,4 @@
-"""Reads the record of an environment (env.json), checks names, and finds an environment for a request. Pure.
+"""Read the record of an environment (env.json), check names, and find an environment for a request. Pure.
 
 A record from a host is untrusted: one malformed value makes it count as missing, because its requirements become lines
 of a requirements file, where other text may be an option. A name becomes a path and part of messages, so its alphabet
@@ -31,6 +31,8 @@ _VERSION: Final = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE | re.AS
 
 
 def env_directory(row: str, digest: str) -> str:
+    """Return the directory name of an environment, such as `ipex-2.8-1a2b3c4d`: the row and the beginning of the lock's
+    digest."""
     return f"{row}-{digest[:8]}"
 
 
@@ -48,6 +50,8 @@ def check_env_name(name: str) -> str:
 
 
 def check_new_env_name(name: str) -> str:
+    """Return the name that a user chose for an environment. Raises a UserError if it is invalid, or looks like a
+    directory that ipexctl names itself."""
     if _MADE.fullmatch(check_env_name(name)):
         raise UserError(
             f"{quote(name)} looks like the directory of an environment, whose name is made from its content",
@@ -60,6 +64,7 @@ SCHEMA: Final = "ipexctl.env/1"
 
 
 def read_record(text: str) -> EnvRecord | None:
+    """Return the record in the text of env.json; None if a value is malformed or unsafe, or the schema is another."""
     try:
         data = parse_object(text)
         requests = tuple(request for request in data["requests"] if _is_request(request))
@@ -87,6 +92,7 @@ def _is_request(value: object) -> bool:
 
 
 def is_requirement(line: object) -> bool:
+    """True if the value is one line with a valid requirement, such as `peft>=0.17`, and not an option or a path."""
     from packaging.requirements import InvalidRequirement, Requirement  # slow to import, and seldom needed
 
     if not isinstance(line, str) or not line.isprintable():
@@ -100,11 +106,14 @@ def is_requirement(line: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
+    """An environment that exists on some hosts, and these hosts."""
+
     record: EnvRecord
     hosts: tuple[str, ...]
 
 
 def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
+    """Yield each environment of a host that has a readable record of the same name, together with the record."""
     for env in facts.software.envs:
         record = read_record(env.record)
         if record is not None and record.name == env.name:
@@ -112,7 +121,8 @@ def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
 
 
 def find_existing(hosts: Mapping[str, Facts], name: str, answers: Callable[[Env, EnvRecord], bool]) -> Existing | None:
-    """Prefer the environment that has this name on most hosts, else one that most hosts have."""
+    """Return an environment for which `answers` is true, with the hosts that have it; None if there is none. The
+    environment that has the name on most hosts is preferred, then the one that most hosts have."""
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
     named: Counter[str] = Counter()

@@ -1,4 +1,5 @@
-"""Brings the wheels of an environment to the first host's store; the other hosts get them from there.
+"""Bring the wheels of an environment to the first host's store, from which the other hosts get them; fill wheelhouses,
+too.
 
 The host downloads what it can reach; the control machine sends the rest while later wheels still download. It never
 uses a URL or proxy named by a host, because the host could then reach any server of its network.
@@ -52,6 +53,7 @@ from ipexctl.text import expand_tilde
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:
+    """True if the file exists and has the wheel's size and hash. False also if it can't be read."""
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
             return False
@@ -69,7 +71,8 @@ def download_wheels(
     name: str = "",
     on_got: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Download into the store of the machine `name`; returns hash → reason for each failed wheel."""
+    """Download the wheels into the store of the machine `name`; return hash → reason for each wheel that failed. A
+    wheel without a URL is skipped."""
     total = _total(wheels)
     result = store.fetch(
         [DownloadItem(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
@@ -82,6 +85,8 @@ def download_wheels(
 
 
 class Staging:
+    """Brings wheels into the store of one host, from which the other hosts get them."""
+
     def __init__(self, context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
         self._context = context
         self._spec = spec
@@ -108,10 +113,12 @@ class Staging:
             self._send_from_here(wanted)
 
     def _find_missing(self, wheels: Sequence[Wheel]) -> list[Wheel]:
+        """Return the wheels that the host's store lacks, and keep in `_missing` how much it has of each."""
         self._missing = {file.sha256: file for file in self._store.missing([wheel.stored_file for wheel in wheels])}
         return [wheel for wheel in wheels if wheel.sha256 in self._missing]
 
     def _download_on_host(self, wheels: Sequence[Wheel]) -> None:
+        """Let the host download the wheels, and keep why some failed."""
         context, index_answer = self._context, self._spec.index_answer
         if index_answer is None:
             settings = pip_settings(self._session, self._location.python)
@@ -119,6 +126,8 @@ class Staging:
         self._reasons = download_wheels(context, self._store, wheels, index_answer, name=self._location.host.name)
 
     def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
+        """Send the wheels from this machine, which downloads those that it does not have. Raises NotInStore if it can't
+        get one."""
         context, name = self._context, self._location.host.name
         to_send = [(self._missing[wheel.sha256], Path(wheel.path)) for wheel in wheels if wheel.path]
         to_download, index_answer = [wheel for wheel in wheels if not wheel.path], self._spec.index_answer
@@ -184,6 +193,7 @@ class Staging:
     def _download_here(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
     ) -> None:
+        """Download the wheels into this machine's store. Each is passed to `arriving` as soon as it is complete."""
         here = ControlMachine.find(cancel).store
         # An earlier call that failed may have left some wheels.
         files = [wheel.stored_file for wheel in wheels]
@@ -208,6 +218,7 @@ class Staging:
 
 
 def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
+    """Return the wheel with its path in a directory that the call names, if an intact file of it is there."""
     for option in (sources.wheelhouse, *sources.find_links):
         directory = directory_of(option) if option and not wheel.path else None
         if directory is not None and is_intact(path := Path(directory, wheel.filename), wheel):
@@ -216,8 +227,8 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
 
 
 def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
-    """Replace the wheels' URLs by URLs of this machine's own indexes, or None; only `pkg @ URL` of the call keeps its
-    URL."""
+    """Replace the wheels' URLs by URLs of this machine's own indexes, or by None if these lack the file. Only `pkg @
+    URL` of the call keeps its URL."""
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
     direct = set()
@@ -280,6 +291,7 @@ def download(opened: OpenHosts, request: InstallRequest, directory: Path, watch:
 
 
 def _make_directory(directory: Path) -> None:
+    """Make the directory for the wheels. Raises a UserError if that fails."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -289,6 +301,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watch) -> InstallRequest:
+    """Return the request with this machine's Python, if there are no hosts and no --python that decide it."""
     stack = request.env.stack
     if hosts or stack.python is not None:
         return request
@@ -298,6 +311,7 @@ def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watc
 
 
 def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> None:
+    """Put the wheels and the lock into a directory on this machine. Files that are intact stay."""
     wheels = [*locked.lock.wheels, locked.installer]
     wanted = [wheel for wheel in wheels if not is_intact(directory / wheel.filename, wheel)]
     try:
@@ -326,6 +340,7 @@ def _copy(source: Path | str, target: Path) -> None:
 
 
 def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Wheel], directory: Path) -> None:
+    """Download wheels into a store inside the directory, and move each to its place once it is complete."""
     if not wheels:
         return
     control, parts = context.control, directory / _PARTS

@@ -1,6 +1,9 @@
-"""Requirements in a project's own files: pyproject.toml, setup.cfg, setup.py, uv.lock and conda's, with the extras or
-groups of `-r FILE[NAME]`. uv reads its own lock (`uv export`, offline), and setup.py is read as text. What hosts cannot
-install is left out with a note."""
+"""Read the requirements in a project's own files: pyproject.toml, setup.cfg, setup.py, uv.lock and conda's, with the
+extras or groups of `-r FILE[NAME]`.
+
+uv reads its own lock (`uv export`, offline), and setup.py is read as text. What hosts cannot install is left out with a
+note.
+"""
 
 from __future__ import annotations
 
@@ -75,18 +78,21 @@ class ProjectScope:
     """The directory of the call."""
 
     def is_own(self, name: str) -> bool:
+        """True if a package of this name belongs to the project, so that no index is asked for it."""
         return self.layout.is_own(name)
 
     def find_directory(self, path: str, file: Path) -> Path | None:
-        """The directory inside the project that a requirement names; pip takes the path relative to the call's
-        directory, and people also write it relative to the file."""
+        """Return the directory inside the project that a requirement names; None if there is none, or if it is outside.
+
+        pip takes the path relative to the directory of the call, and people also write it relative to the file.
+        """
         if self.layout is NO_LAYOUT:
             return None
         real = Path(os.path.realpath(self.layout.root))
         for base in (self.typed, self.layout.root, file.parent):
-            found = base / path
-            if Path(os.path.realpath(found)).is_relative_to(real) and any((found / name).is_file() for name in FILES):
-                return found
+            target = base / path
+            if Path(os.path.realpath(target)).is_relative_to(real) and any((target / name).is_file() for name in FILES):
+                return target
         return None
 
 
@@ -95,12 +101,19 @@ NO_PROJECT: Final = ProjectScope()
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
+    """A line of a file, or a requirement from it."""
+
     path: Path
     number: int
+    """Counted from 1; 0 for what a build backend answered."""
     text: str
+    """The requirement or option, without comment and continuation."""
     raw: str
+    """The line as it is in the file."""
 
     def error(self, what: str, part: str = "", fix: str = "") -> FileError:
+        """Return the error for this line, with a caret under `part`, or under the first column if the line does not
+        contain it."""
         column = self.raw.find(part) + 1 if part and part in self.raw else 1
         return FileError(str(self.path), self.number, what, text=self.raw, column=column, fix=fix)
 
@@ -115,16 +128,17 @@ class BackendList:
 
     @property
     def backend(self) -> tuple[str, list[str], list[str]]:
-        """The backend's name, what it requires, and where it is imported from."""
+        """Return the backend's name, what it requires, and the directories in the project from which it is imported.
+        Without a backend in pyproject.toml, it is setuptools, as for pip."""
         build = table(parse_toml(TextReader(self.path.parent)(PYPROJECT)), "build-system")
         named = build.get("build-backend")
         if not isinstance(named, str):
             return "setuptools.build_meta:__legacy__", ["setuptools", "wheel"], []
-        requires, paths = ([str(each) for each in build.get(key, ())] for key in ("requires", "backend-path"))
+        requires, paths = ([str(entry) for entry in build.get(key, ())] for key in ("requires", "backend-path"))
         return named, requires, paths
 
     def shown(self, text: str) -> Iterator[FileLine]:
-        """What the text of the declaration lists, which may be less than the build says."""
+        """Yield the lines that the text of the declaration shows. The build may require more than these."""
         if (declaration := read_declaration(TextReader(self.path.parent))) is not None:
             lists = (declaration.requires, *(declaration.extras.get(name, ()) for name in self.extras))
             yield from (_line_with(self.path, text, line, line) for lines in lists for line in lines)
@@ -132,6 +146,8 @@ class BackendList:
 
 @dataclass(frozen=True, slots=True)
 class ProjectLines:
+    """What a project file requires."""
+
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
@@ -140,19 +156,22 @@ class ProjectLines:
     """Lines that hosts cannot install."""
     indexes: ProjectIndexes = ProjectIndexes()  # noqa: RUF009  # immutable
     unread: BackendList | None = None
+    """The list that only the build backend can read; None if the text has it all."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
-    found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
-    if found is None or path.exists():
+    """Split `pyproject.toml[train,dev]` into the path and its extras. A path that exists as it is has none."""
+    match = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
+    if match is None or path.exists():
         return path, ()
-    return Path(found[1]), tuple(name.strip() for name in found[2].split(",") if name.strip())
+    return Path(match[1]), tuple(name.strip() for name in match[2].split(",") if name.strip())
 
 
 def read_project_file(
     path: Path, text: str, names: Sequence[str], scope: ProjectScope = NO_PROJECT
 ) -> ProjectLines | None:
-    """Read a project file; None for a requirements file. Raises a UserError."""
+    """Return the packages of a project file; None if this is a requirements file instead. Raises a UserError if the
+    file, or a name in `names`, can't be read."""
     if path.name in _OTHER_LOCKS:
         raise UserError(f"{path} can't be read by ipexctl", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
     if path.name == UV_LOCK:
@@ -180,6 +199,8 @@ def read_project_file(
 
 
 def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Return the tables [project], [project.optional-dependencies] and [dependency-groups] of a pyproject.toml. Raises
+    a UserError if it is not TOML."""
     try:
         document = parse_toml(text)
     except TomlError as error:
@@ -189,6 +210,7 @@ def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]
 
 
 def _no_such_list(path: Path, name: str, known: Sequence[str]) -> UserError:
+    """Return the error for an extra or group that the file does not have."""
     has = f"it has {', '.join(known) or 'none'}"
     return UserError(f"{path} has no extra and no group {quote(name)}", fix=did_you_mean(name, known, has, cutoff=0.6))
 
@@ -204,6 +226,8 @@ class _Pyproject:
         self._read: set[str] = set()
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
+        """Yield what the project requires, with these extras and groups. Raises a UserError for a name that it does not
+        have."""
         is_asked = is_read_by_backend(PYPROJECT, self.text)
         if not (self.project or self.groups or is_asked):
             raise UserError(
@@ -216,6 +240,7 @@ class _Pyproject:
                 yield from self._named(name, ())
 
     def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
+        """Yield the lines of an extra or a group, once. `above`: those that include it."""
         is_group, name = name.startswith(GROUP), name.removeprefix(GROUP)
         for lists in (self.groups,) if is_group else (self.extras, self.groups):
             for key, entries in lists.items():
@@ -231,6 +256,7 @@ class _Pyproject:
         raise _no_such_list(self.path, name, [*self.extras, *self.groups])
 
     def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
+        """Yield the lines of a list, with those of groups that it includes."""
         for entry in entries if isinstance(entries, (list, tuple)) else ():
             if isinstance(entry, dict) and isinstance(entry.get("include-group"), str):
                 yield from self._named(f"{GROUP}{entry['include-group']}", above)
@@ -240,6 +266,8 @@ class _Pyproject:
                 raise UserError(f"{self.path}: {entry!r} is not a requirement", fix="write a text such as 'peft>=0.17'")
 
     def _requirement(self, text: str, above: tuple[str, ...]) -> Iterator[FileLine]:
+        """Yield a requirement as hosts get it: from the source that [tool.uv] names, with the extras of the project
+        itself in its place, or not at all. What hosts can't install is noted."""
         line = _line_with(self.path, self.text, text, text)
         try:
             requirement = Requirement(text)
@@ -274,10 +302,13 @@ class _Pyproject:
 
 
 def place_of(line: FileLine) -> str:
+    """Return the position of a line, relative to the current directory, such as `requirements.txt:3`; only the path if
+    the line comes from a build backend."""
     return f"{os.path.relpath(line.path)}:{line.number}" if line.number else os.path.relpath(line.path)
 
 
 def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
+    """Return `text` with the position of `part` in a document; with line 1 if the document does not contain it."""
     lines = document.splitlines()
     at = next((at for at, raw in enumerate(lines) if raw == part), None)
     at = next((at for at, raw in enumerate(lines) if part in raw), None) if at is None else at
@@ -285,6 +316,8 @@ def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
 
 
 def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope) -> ProjectLines:
+    """Return the packages of a uv.lock. Packages for CUDA are left out, a local build (`+cu121`) becomes its public
+    version, and what comes from an index of its own is bound to that index."""
     project = TextReader(path.parent)(PYPROJECT)
     if not project:
         raise UserError(f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock in the project")
@@ -298,7 +331,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
     kept, left_out, indirect = [], [], []
     declared = read_indexes((path.parent,))
     registries, links, bound = _registries(path, text), list(declared.links), list[IndexBinding]()
-    direct = {canonicalize_name(word) for each in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", each)}
+    direct = {canonicalize_name(word) for file in texts.values() for word in re.findall(r"[A-Za-z0-9][\w.-]*", file)}
     notes = []
     for exported in _export(path, {**texts, UV_LOCK: text}, options).replace("\\\n", " ").splitlines():
         line = exported.strip()
@@ -339,7 +372,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str], scope: ProjectScope
 
 
 def _registries(path: Path, text: str) -> dict[str, str]:
-    """`NAME VERSION` → the index or directory that the lock has it from."""
+    """Return `NAME VERSION` → the index or directory from which the lock has the package."""
     try:
         packages = parse_toml(text).get("package", ())
     except TomlError as error:
@@ -349,8 +382,8 @@ def _registries(path: Path, text: str) -> dict[str, str]:
 
 
 def _workspace_texts(path: Path, project: str, scope: ProjectScope) -> tuple[dict[str, str], list[str]]:
-    """The pyproject.toml of a lock and of each member of its workspace, by relative path, and the packages that the
-    script is part of."""
+    """Return the pyproject.toml of a lock and of each member of its workspace, by relative path, and the package that
+    the script is part of; no package for the root of the workspace, or without a workspace."""
     texts = {PYPROJECT: _with_workspace(project)}
     layout = scope.layout
     if Path(os.path.realpath(layout.root)) != Path(os.path.realpath(path.parent)) or not layout.is_workspace:
@@ -363,6 +396,8 @@ def _workspace_texts(path: Path, project: str, scope: ProjectScope) -> tuple[dic
 
 
 def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return uv's options for these extras and groups. Raises a UserError for a name that no member of the workspace
+    has."""
     options: list[str] = []
     for name in names:
         plain = name.removeprefix(GROUP)
@@ -380,8 +415,9 @@ def _options_of_export(path: Path, texts: Mapping[str, str], names: Sequence[str
 
 
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
-    """Packages of a lock, as uv writes them for pip. Runs nothing of the project and queries no index. uv gets copies
-    of both files in a separate directory, because a pyproject.toml above might belong to another account."""
+    """Return the packages of a lock, as uv writes them for pip. This runs nothing of the project and queries no index.
+    uv gets copies of the files in a separate directory, because a pyproject.toml above might belong to another account.
+    """
     uv = uv_here()
     if uv is None:
         raise UserError(f"reading {path} needs uv on the control machine", fix=Fix("`pip install uv`"))
@@ -409,17 +445,19 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
 
 
 def _with_workspace(project: str) -> str:
-    """A pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
+    """Return a pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
     uv = table(parse_toml(project), "tool", "uv")
     return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 
 
 def _of_conda(path: Path, text: str) -> ProjectLines:
+    """Return the packages of a conda environment that pip has under the same name, and those of its `pip:` list. All
+    others are left out with a note, but for those that the stack stands for."""
     tree = YamlTree(text, path)
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []
     dependencies = [entry.value for entry in entries if entry.key == "dependencies"]
-    found: list[FileLine] = []
+    of_pip: list[FileLine] = []
     left_out: list[FileLine] = []
     alike = {canonicalize_name(name) for names in known_packages().values() for name in names} - _OTHER_IN_CONDA
     for node in (node for value in dependencies for node in _items(tree, value, "dependencies")):
@@ -428,7 +466,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
             for entry in tree.entries(node, "pip and its packages"):
                 for item in _items(tree, entry.value, "the packages of pip"):
                     number = item.start_mark.line + 1
-                    found.append(FileLine(path, number, tree.text(item), lines[number - 1]))
+                    of_pip.append(FileLine(path, number, tree.text(item), lines[number - 1]))
             continue
         package = tree.text(node).rpartition("::")[2]
         name = re.split(r"[^\w.-]", package, maxsplit=1)[0].lower()
@@ -438,7 +476,7 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
             version = re.search(r"[<>=!~].*", package)
             wanted = re.sub(r"(?<![<>=!~])=(?!=)(?P<v>[^=,]+)(=.*)?", r"==\g<v>.*", version[0]) if version else ""
             line = f"{name}{wanted.replace('.*.*', '.*')}"
-            found.append(FileLine(path, number, line, lines[number - 1]))
+            of_pip.append(FileLine(path, number, line, lines[number - 1]))
             continue
         left_out.append(FileLine(path, number, name, lines[number - 1]))
     note = ""
@@ -447,10 +485,11 @@ def _of_conda(path: Path, text: str) -> ProjectLines:
         are = "are" if more else "is"
         note = f"{place_of(left_out[0])}: conda's {left_out[0].text}{more} {are} left out: hosts get pip's wheels"
     names = tuple(line.text for line in left_out)
-    return ProjectLines(tuple(found), (note,) if note else (), left_out=names)
+    return ProjectLines(tuple(of_pip), (note,) if note else (), left_out=names)
 
 
 def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:
+    """Return the nodes of a list; empty for a null. Raises a FileError for another node."""
     if is_null(node):
         return []
     if node.id != "sequence":

@@ -1,8 +1,8 @@
-"""Packages and sources of a call: --with, options and requirements files. Queries no index.
+"""Read the packages and sources of a call: --with, options and requirements files. Queries no index.
 
-The project itself (`-e .`) stands for what it requires; repositories, paths outside the project and packages for GPUs
-are left out with a note. What else a node can't install (a second MPI, an unknown option) is refused by line number
-before a host is contacted, because nodes compile nothing.
+The project itself (`-e .`) stands for what it requires. Lines of files that a node can't install are left out with a
+note: repositories, paths outside the project, packages for GPUs, a second MPI, unknown options, since nodes compile
+nothing. The same in --with is refused before a host is contacted.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ _MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name 
 
 @dataclass(frozen=True, slots=True)
 class PackageRequest:
+    """Packages and sources of a call, or of some of its files."""
+
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
@@ -76,18 +78,23 @@ class PackageRequest:
     files: tuple[Path, ...] = ()
     """All files that were read, with included ones."""
     indirect: frozenset[str] = frozenset()
+    """Lines for packages that only other packages require."""
     left_out: tuple[str, ...] = ()
     """Lines that hosts cannot install."""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     """Normalized name of a package → sha256 of its files that the lines allow."""
     unread: tuple[BackendList, ...] = ()
+    """Lists that only build backends can read."""
 
     @property
     def named(self) -> tuple[str, ...]:
+        """Return the requirements that the user or the files name, without those that only other packages require."""
         return tuple(line for line in self.lines if line not in self.indirect)
 
     @property
     def torch(self) -> str | None:
+        """Return the torch that the files require: `2.8.0` for an exact version, else the range, such as `<3,>=2.7`.
+        None if no line of a file limits it; --with lines do not count."""
         for line in self.lines:
             required = Requirement(line)
             is_torch = canonicalize_name(required.name) == "torch" and line in self.origins and required.specifier
@@ -104,10 +111,14 @@ def _version_of(required: Requirement) -> str:
 
 
 def read_requirements(path: Path | str, scope: ProjectScope = NO_PROJECT) -> PackageRequest:
+    """Return the packages of one file and of those that it includes. `path` may end in extras, as in
+    `pyproject.toml[train]`. Raises a UserError if that file itself can't be read."""
     return _RequirementsReader(scope).read(*split_extras(expand_tilde(path)), (), constraining=False)
 
 
 def requirement(text: str, scope: ProjectScope = NO_PROJECT) -> str:
+    """Return a --with line in its normal form. Raises a UserError if the line is invalid, hosts can't install it, or it
+    names the project itself."""
     line = text.strip()
     _refuse_own_name(line, scope)
     if refusal := _refusal(line) or _second_mpi(line):
@@ -141,7 +152,8 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
-    """The error for a requirement that excludes the plan's torch, IPEX or bindings."""
+    """Return the error for the first requirement that excludes the plan's torch, IPEX or bindings; None if none does.
+    `origins`: requirement → where the user wrote it."""
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
@@ -161,15 +173,16 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
             fix = "remove its version: the stack decides it"
             if project == "torch" and len(requirement.specifier) == 1:
                 fix += f"; or choose this torch: --torch {next(iter(requirement.specifier)).version}"
-            elif project != "torch" and any(each.operator == "==" for each in requirement.specifier):
+            elif project != "torch" and any(clause.operator == "==" for clause in requirement.specifier):
                 fix += f"; or choose its stack: {_stack_with(project, requirement)}"
             return UserError(f"{written} excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix)
     return None
 
 
 def _stack_with(project: str, requirement: Requirement) -> str:
-    """The option for the stack with that version, because guides write `pip install NAME==VERSION`."""
-    exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
+    """Return the option that chooses the stack with the required version, as guides name it in pip install; without an
+    exact version, return how to list the stacks."""
+    exact = [clause.version for clause in requirement.specifier if clause.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
         return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]} instead"
     return Fix("`ipexctl versions`; such as --stack ipex-2.8")
@@ -180,6 +193,9 @@ class _RequirementsReader:
     scope: ProjectScope
 
     def read(self, path: Path, extras: Sequence[str], above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """Read a file with those that it includes. `extras`: of a project's file. `above`: files that include this one.
+        `constraining`: True if its lines only limit versions. Raises a UserError if the file can't be read, or includes
+        itself."""
         if path.resolve() in above:
             raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
         try:
@@ -190,19 +206,19 @@ class _RequirementsReader:
         except OSError as error:
             raise UserError(f"{path} can't be read: {error.strerror or error}") from None
         listed = read_project_file(path, text, extras, self.scope) or ProjectLines(tuple(_lines(path, text)))
-        found = PackageRequest(sources=Sources.of_project(listed.indexes), notes=listed.notes, files=(path,))
-        found = replace(found, left_out=listed.left_out, unread=(listed.unread,) if listed.unread is not None else ())
+        result = PackageRequest(sources=Sources.of_project(listed.indexes), notes=listed.notes, files=(path,))
+        result = replace(result, left_out=listed.left_out, unread=(listed.unread,) if listed.unread is not None else ())
         for line in listed.lines:
             part = self.read_line(line, (*above, path.resolve()), constraining=constraining)
             if line in listed.indirect:
                 part = replace(part, indirect=frozenset(part.lines))
-            found = _merge(found, part)
+            result = _merge(result, part)
             if part.sources.index_url:  # the last one of a file counts, as for pip
-                found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
-        return found
+                result = replace(result, sources=replace(result.sources, index_url=part.sources.index_url))
+        return result
 
     def read_line(self, line: FileLine, above: tuple[Path, ...] = (), *, constraining: bool = False) -> PackageRequest:
-        """A line that cannot be installed is left out with a note."""
+        """Read one line. A line that cannot be installed is left out with a note."""
         try:
             return self._parse(line, above, constraining=constraining)
         except UserError as error:
@@ -211,6 +227,7 @@ class _RequirementsReader:
             return PackageRequest(notes=(f"{place_of(line)} is left out ({why}): {shown}",), left_out=(shown,))
 
     def _parse(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """Read one line. Raises a UserError if it can't be installed."""
         if line.text.startswith("-"):
             return self._option(line, above, constraining=constraining)
         text, hashes = HASH.sub("", line.text).strip(), frozenset(_SHA256.findall(line.text))
@@ -226,9 +243,9 @@ class _RequirementsReader:
             required = Requirement(text)
         except InvalidRequirement as error:
             span = getattr(error.__cause__, "span", (0,))  # from packaging's parser
-            place = line.raw.find(text) + span[0] if text in line.raw else 0
+            offset = line.raw.find(text) + span[0] if text in line.raw else 0
             fault = FileError(
-                str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
+                str(line.path), line.number, _syntax_problem(text), text=line.raw, column=offset + 1, fix=_EXAMPLE
             )
             raise fault from None
         if self.scope.is_own(required.name):
@@ -243,21 +260,22 @@ class _RequirementsReader:
         return PackageRequest(lines=(made,), origins=origins, notes=(note,) if note else (), hashes=allowed)
 
     def _left_out(self, line: FileLine, text: str, above: tuple[Path, ...]) -> PackageRequest | None:
-        """What a line stands for that hosts cannot install: the project itself, a repository, a package for GPUs."""
-        place = _url_of(text)
-        if _REPOSITORY.match(place):
+        """Return what stands in place of a line that hosts cannot install: the requirements of the project itself; only
+        a note for a repository, a path outside the project, or a package for GPUs. None for any other line."""
+        location = _url_of(text)
+        if _REPOSITORY.match(location):
             name = _name_of_repository(text)
             if name and self.scope.is_own(name):
                 return PackageRequest()
             shown = _LOGIN.sub("", text)
             note = f"{place_of(line)} is left out (hosts do not clone repositories): {shown}"
             return PackageRequest(notes=(note,), left_out=(shown,))
-        if (local := _local_path(place)) is not None:
+        if (local := _local_path(location)) is not None:
             directory, extras = local
-            found = self.scope.find_directory(directory, line.path)
-            if found is not None:
-                file = next(name for name in FILES if (found / name).is_file())
-                return self._own(line, os.path.relpath(found / file, self.scope.layout.root), extras, above)
+            own_directory = self.scope.find_directory(directory, line.path)
+            if own_directory is not None:
+                file = next(name for name in FILES if (own_directory / name).is_file())
+                return self._own(line, os.path.relpath(own_directory / file, self.scope.layout.root), extras, above)
             if self.scope.layout.members:
                 note = f"{place_of(line)} is left out (it is outside the project): {text}"
                 return PackageRequest(notes=(note,), left_out=(text,))
@@ -268,7 +286,8 @@ class _RequirementsReader:
         return None
 
     def _own(self, line: FileLine, file: str, extras: Iterable[str], above: tuple[Path, ...]) -> PackageRequest:
-        """What an own package requires, with its extras, in place of the package."""
+        """Return what a package of the project requires, with its extras, in place of the package. Empty if its file is
+        missing, or is being read already."""
         path = self.scope.layout.root / file
         if path.resolve() in above or not path.is_file():
             return PackageRequest()
@@ -279,6 +298,7 @@ class _RequirementsReader:
             return PackageRequest(notes=(note,))
 
     def _option(self, line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+        """Read a line that is an option of pip. Raises a UserError for one that can't be used."""
         name, value = _split(line.text)
         if name in _FILES:
             if "://" in value:
@@ -306,6 +326,7 @@ class _RequirementsReader:
 
 
 def _source(line: FileLine, name: str, value: str) -> PackageRequest:
+    """Read an option that names an index, or a page or directory of wheels. PyTorch's indexes are left out."""
     if not value:
         raise line.error(f"{name} has no value", name)
     if is_of_pytorch(check_url(value)):
@@ -319,13 +340,13 @@ def _source(line: FileLine, name: str, value: str) -> PackageRequest:
 
 
 def _url_of(text: str) -> str:
-    """What follows `NAME @`, or the whole text."""
-    found = _WITH_URL.match(text)
-    return found["url"].strip() if found is not None else text
+    """Return what follows `NAME @`, or the whole text."""
+    match = _WITH_URL.match(text)
+    return match["url"].strip() if match is not None else text
 
 
 def _name_of_repository(text: str) -> str:
-    """The package of `NAME @ git+URL`, `git+URL#egg=NAME` or the URL's last part."""
+    """Return the package of `NAME @ git+URL` or `git+URL#egg=NAME`, else the last part of the URL."""
     named = _WITH_URL.match(text) or re.search(r"[#&]egg=([A-Za-z0-9][\w.-]*)", text)
     if named is not None:
         return named[1]
@@ -334,19 +355,21 @@ def _name_of_repository(text: str) -> str:
 
 
 def _local_path(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The directory and the extras of `.`, `.[train]`, `./libs/x`, `file:libs/x`."""
-    found = re.fullmatch(
+    """Return the directory and the extras of `.`, `.[train]`, `./libs/x`, `file:libs/x`; None if the text is no such
+    path, or names a wheel or an archive."""
+    match = re.fullmatch(
         r"(?:file:(?://)?)?(?P<path>\.{1,2}(?:/[^\[\];]*)?|\.?/[^\[\];]*|[\w.-]+(?:/[\w.-]+)*/?)(?:\[(?P<extras>[^]]*)\])?",
         text,
     )
-    is_path = found is not None and (text.startswith((".", "/", "file:")) or "/" in found["path"])
-    if found is None or not is_path or found["path"].endswith((".whl", ".tar.gz", ".zip")):
+    is_path = match is not None and (text.startswith((".", "/", "file:")) or "/" in match["path"])
+    if match is None or not is_path or match["path"].endswith((".whl", ".tar.gz", ".zip")):
         return None
-    extras = tuple(extra.strip() for extra in (found["extras"] or "").split(",") if extra.strip())
-    return found["path"], extras
+    extras = tuple(extra.strip() for extra in (match["extras"] or "").split(",") if extra.strip())
+    return match["path"], extras
 
 
 def _lines(path: Path, text: str) -> Iterator[FileLine]:
+    """Yield the lines of a requirements file, with continued lines joined, and without comments and empty lines."""
     joined, first, raw = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         comment = re.search(r"(^|\s)#.*$", line)
@@ -363,6 +386,7 @@ def _lines(path: Path, text: str) -> Iterator[FileLine]:
 
 
 def _split(text: str) -> tuple[str, str]:
+    """Split an option from its value: `-rFILE`, `-r FILE`, `--name=VALUE`, `--name VALUE`."""
     short = re.match(r"(-[a-zA-Z])\s*(.*)", text)
     if short and not text.startswith("--"):
         return short[1], _unquoted(short[2])
@@ -371,17 +395,18 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _unquoted(value: str) -> str:
+    """Return an option's value without quotes around it; a value of several words stays as it is."""
     try:
-        words = shlex.split(value)
+        parts = shlex.split(value)
     except ValueError:
         return value.strip()
-    return words[0] if len(words) == 1 else value.strip()
+    return parts[0] if len(parts) == 1 else value.strip()
 
 
 def _second_mpi(text: str) -> tuple[str, str] | None:
     """Refuse a second MPI, which would overwrite bin/mpirun of Intel MPI."""
-    found = _NAME.match(text)
-    mpi = _OTHER_MPIS.get(canonicalize_name(found[0])) if found else None
+    match = _NAME.match(text)
+    mpi = _OTHER_MPIS.get(canonicalize_name(match[0])) if match else None
     if mpi is None:
         return None
     return (
@@ -391,19 +416,20 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
-    place = _url_of(text)
-    if _REPOSITORY.match(place):
+    """Return why hosts can't install a requirement, and the fix; None if they can, as far as its text shows."""
+    location = _url_of(text)
+    if _REPOSITORY.match(location):
         return "hosts do not clone repositories", _MAKE_WHEEL
-    if place.startswith("file:") or re.match(r"(\.|~|/|[A-Za-z]:\\)", place):
+    if location.startswith("file:") or re.match(r"(\.|~|/|[A-Za-z]:\\)", location):
         return "a path of the control machine does not exist on hosts", _MAKE_WHEEL
-    if re.match(r"https?://[^/]*@", place):
+    if re.match(r"https?://[^/]*@", location):
         return (
             "a password here would be recorded with the environment",
             "put it into ~/.netrc of the machine that downloads",
         )
-    if re.match(r"https?://", place):
-        file = place.partition("#")[0].partition(";")[0].strip()
-        if place == text:
+    if re.match(r"https?://", location):
+        file = location.partition("#")[0].partition(";")[0].strip()
+        if location == text:
             name = file.rpartition("/")[2].partition("-")[0] or "NAME"
             return "a URL needs the name of its package", f"write `{name} @ {file}`"
         if not file.endswith(".whl"):
@@ -414,6 +440,7 @@ def _refusal(text: str) -> tuple[str, str] | None:
 
 
 def _syntax_problem(text: str) -> str:
+    """Return what is wrong with a text that is no requirement."""
     if re.match(r"[\w.\[\],-]+\s*=[<>]", text):
         return "versions are compared with >= and <=, not => and =<"
     if re.match(r"[\w.\[\],-]+\s*=[^=]", text):
@@ -422,6 +449,7 @@ def _syntax_problem(text: str) -> str:
 
 
 def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
+    """Return what both requests ask for; what both have is there once."""
     return PackageRequest(
         tuple(dict.fromkeys((*first.lines, *second.lines))),
         tuple(dict.fromkeys((*first.constraints, *second.constraints))),
@@ -442,6 +470,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
 def read_package_request(
     packages: Sequence[str], files: Sequence[Path], scope: ProjectScope = NO_PROJECT
 ) -> PackageRequest:
+    """Return the packages of --with and of the files in one request."""
     result = PackageRequest(tuple(requirement(package, scope) for package in packages))
     for file in files:
         result = _merge(result, read_requirements(file, scope))
@@ -449,9 +478,9 @@ def read_package_request(
 
 
 def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> PackageRequest:
-    """What a build backend has answered, for the extras of the list. A version of torch that the plan does not have is
-    left out, as are lines that hosts cannot install."""
-    found = PackageRequest()
+    """Return what a build backend has answered, with the extras of `each`. A version of torch that the plan does not
+    have is left out with a note, as are lines that hosts cannot install."""
+    request = PackageRequest()
     reader, target = _RequirementsReader(each.scope), {**_TARGET, "python_version": plan.python}
     for text in requires:
         line = FileLine(each.path, 0, text, text)
@@ -462,14 +491,15 @@ def read_answer(each: BackendList, requires: Sequence[str], plan: StackPlan) -> 
                     continue
                 required.marker = None
                 line = replace(line, text=str(required))
-        found = _merge(found, reader.read_line(line))
-    if (error := contradiction(plan, found.lines, found.origins)) is not None:
-        found = without_torch(found, error.message)
-    return found
+        request = _merge(request, reader.read_line(line))
+    if (error := contradiction(plan, request.lines, request.origins)) is not None:
+        request = without_torch(request, error.message)
+    return request
 
 
 def without_torch(request: PackageRequest, why: str) -> PackageRequest:
-    """The request without versions of torch, which no stack has, and of the packages that each fit one torch."""
+    """Return the request without its versions of torch and of the packages that each fit one torch; a note says
+    `why`."""
     lines, left_out, origins = dict[str, None](), [], dict(request.origins)
     for line in request.lines:
         required = Requirement(line)
@@ -485,7 +515,8 @@ def without_torch(request: PackageRequest, why: str) -> PackageRequest:
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:
-    """Sources of the options, then those of requirements files; directories become absolute."""
+    """Return the sources of the options, followed by those of requirements files. Directories become absolute. Raises a
+    UserError for a directory that does not exist and an index that is no URL."""
     for url in (*([given.index_url] if given.index_url else []), *given.extra_index_urls):
         if "://" not in url:
             raise UserError(
@@ -505,10 +536,13 @@ def _has_login(url: str) -> bool:
 
 
 def with_project_indexes(named: Sources, declared: Sources, packages: Collection[str], line: FixCommand) -> Sources:
-    """The sources of the call with those that the project's files declare. Only an index that the call names may be
-    asked: if one of `packages` has another index, the call is refused, and other packages of such an index are
-    withheld. `named`: by options and named files. `line`: the call to type instead; one that names the project's own
-    file needs no options for indexes."""
+    """Return the sources of the call together with those that the project's files declare. Only an index that the call
+    names may be asked: if one of `packages` has another index, the call is refused, and other packages of such an index
+    are withheld.
+
+    `named`: sources of options and named files. `line`: the command that an error suggests instead, with options for
+    the indexes unless it names the project's own file.
+    """
     if named.index_url:  # it replaces all others
         declared = replace(declared, index_url=None, extra_index_urls=(), find_links=())
     allowed = {plain_url(url): url for url in (PYPI, TORCH_CPU, *sorted(named.urls, key=_has_login))}
@@ -517,20 +551,20 @@ def with_project_indexes(named: Sources, declared: Sources, packages: Collection
     refused |= {url: "--extra-index-url" for url in declared.extra_index_urls if plain_url(url) not in allowed}
     refused |= {url: "--find-links" for url in declared.find_links if plain_url(url) not in allowed}
     bound = dict[IndexBinding, None]()
-    for each in declared.bound:
-        url = TORCH_CPU if is_of_pytorch(each.url) else allowed.get(plain_url(each.url), "")
-        names = [name for name in packages if fnmatchcase(name, each.name)]
-        if names and not each.url:
+    for binding in declared.bound:
+        url = TORCH_CPU if is_of_pytorch(binding.url) else allowed.get(plain_url(binding.url), "")
+        names = [name for name in packages if fnmatchcase(name, binding.name)]
+        if names and not binding.url:
             raise UserError(
-                f"the project takes {names[0]} from the index {quote(each.label)}, which its files do not define",
+                f"the project takes {names[0]} from the index {quote(binding.label)}, which its files do not define",
                 fix=f"add its URL to {PYPROJECT}",
             )
         if names and not url:
-            refused.setdefault(each.url, "--extra-index-url")
-        bound |= {each._replace(name=name, url=url): None for name in names or [each.name] if "*" not in name}
+            refused.setdefault(binding.url, "--extra-index-url")
+        bound |= {binding._replace(name=name, url=url): None for name in names or [binding.name] if "*" not in name}
     if refused:
         indexes = join_words([strip_login(url) for url in refused])
-        names = [each.name for each in bound if not each.url and each.name in packages]
+        names = [binding.name for binding in bound if not binding.url and binding.name in packages]
         is_named = re.search(rf"({PYPROJECT}|{UV_LOCK})", str(line)) is not None
         options = [] if is_named else [word for url, option in refused.items() for word in (option, plain_url(url))]
         raise IndexNotNamed(
@@ -543,14 +577,15 @@ def with_project_indexes(named: Sources, declared: Sources, packages: Collection
 
 
 def _absolute(location: str, option: str) -> str:
+    """Return a location with a directory as an absolute path. Raises a UserError if there is no such directory."""
     path = directory_of(location)
     if path is None:
         return location
-    place = expand_tilde(path).absolute()
-    if not place.is_dir():
-        what = "is not a directory" if place.exists() else "does not exist"
+    directory = expand_tilde(path).absolute()
+    if not directory.is_dir():
+        what = "is not a directory" if directory.exists() else "does not exist"
         raise UserError(
             f"{option} {quote(location)} {what}",
             fix=Fix("choose a directory of wheels; `ipexctl install --download-only` makes one"),
         )
-    return str(place)
+    return str(directory)

@@ -1,4 +1,4 @@
-"""From a request to a lock: queries the indexes, resolves the stack, and locks it on one machine.
+"""Make a lock from a request: query the indexes, resolve the stack, and lock it on one machine.
 
 Node0's answer is preferred to the control machine's, because node0 downloads. If an index that the call names does not
 answer, the call fails, because others may have different packages under the same names.
@@ -91,24 +91,29 @@ from ipexctl.text import join_words, readable, tilde_path
 def find_older(
     lines: Iterable[str], packages: Mapping[str, str], found: Availability, python: str
 ) -> dict[str, Version]:
-    """Locked packages that the lines name without a version, each with the newer version of an index. Pure."""
+    """Return the locked packages that the lines name without a version and of which an index has a newer one: name →
+    that version. Pure."""
     bare = (line for line in map(Requirement, lines) if not line.specifier and not line.url)
     names = (name for line in bare if (name := canonicalize_name(line.name)) in packages)
     newest = {name: found.newest(name, SpecifierSet(), python) for name in names}
-    return {name: each for name, each in newest.items() if each is not None and each > Version(packages[name])}
+    return {name: newer for name, newer in newest.items() if newer is not None and newer > Version(packages[name])}
 
 
 def note_on_older(older: Mapping[str, Version], packages: Mapping[str, str], found: Availability) -> str:
+    """Return a note that names the outdated packages and the indexes with their newest versions; empty if `older` is
+    empty."""
     shown = []
     for name, newest in older.items():
-        sources = {each.source for each in found.of(name) if each.version == str(newest)}
+        sources = {wheel.source for wheel in found.of(name) if wheel.version == str(newest)}
         shown.append(f"{name} {packages[name]} ({join_words(sorted(sources))} has {newest})")
     return f"older than the newest: {join_names(shown, _SHOWN)}" if shown else ""
 
 
 def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., object]) -> list[str]:
-    """The packages that must be built besides `built`, found by locks in which stubs stand for them; empty if no such
-    lock can be made. `make` tries one."""
+    """Return the packages that must be built besides `built`; empty if builds of them would not lead to a lock either.
+
+    `make` tries a lock in which stubs stand for the packages, so that nothing is built to find out.
+    """
     names = [first.package]
     while len(names) <= _MOST_BUILDS:
         try:
@@ -125,49 +130,58 @@ def needed_builds(first: LacksWheel, built: Iterable[str], make: Callable[..., o
 
 
 def floors_of(packages: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
-    """The least useful versions of new packages that are asked for by their names alone."""
+    """Return lower bounds, such as `trl>=1.14.1`, for new packages that are asked for by their names alone. `kept`:
+    packages that the environment already has."""
     lines = map(Requirement, packages)
     bare = {line.name for line in lines if not line.specifier and line.url is None}.difference(kept)
     return tuple(f"{name}>={least}" for name, least in LEAST_USEFUL.items() if name in bare)
 
 
 def built_for_another_torch(lock: Lock, index_answer: IndexAnswer, held: Mapping[str, str]) -> tuple[str, str] | None:
-    """Problem and fix for libraries of compiled code from PyPI or a mirror of it, whose files are built for the CUDA
-    build of torch: beside a torch for CPUs, their import fails. Wheels of a directory, and wheels that no index has,
-    are the user's own: only the check of imports tells. `held`: packages of the environment that gets more. Pure."""
-    torch, found = lock.packages.get(TORCH), index_answer.availability
+    """Return problem and fix if the lock has libraries of compiled code that are built for the CUDA build of torch;
+    else None. Pure.
+
+    PyPI and its mirrors have only such builds, and beside a torch for CPUs their import fails. Wheels of a directory,
+    and wheels that no index has, are the user's own: only the check of imports tells. `held`: packages of the
+    environment that gets more.
+    """
+    torch, availability = lock.packages.get(TORCH), index_answer.availability
     indexes = {source.label for source in index_answer.sources if source.kind == "index"}
-    builds = [each for name in _FOR_ONE_TORCH for each in found.of(name)]
-    published = {each.sha256 for each in builds if each.source in indexes}
-    named = {each.filename for each in builds if each.source not in indexes}
-    wheels = [each for each in lock.wheels if each.name in _FOR_ONE_TORCH and Version(each.version).local is None]
-    wheels = [each for each in wheels if each.sha256 in published and not (each.path and each.filename in named)]
+    builds = [wheel for name in _FOR_ONE_TORCH for wheel in availability.of(name)]
+    published = {wheel.sha256 for wheel in builds if wheel.source in indexes}
+    named = {wheel.filename for wheel in builds if wheel.source not in indexes}
+    wheels = [wheel for wheel in lock.wheels if wheel.name in _FOR_ONE_TORCH and Version(wheel.version).local is None]
+    wheels = [wheel for wheel in wheels if wheel.sha256 in published and not (wheel.path and wheel.filename in named)]
     if not wheels or torch is None or lock.is_cuda:
         return None
-    one, names = len(wheels) == 1, join_words([each.name for each in wheels])
-    what = f"{join_words([f'{each.name} {each.version}' for each in wheels])} in reach {'is' if one else 'are'} built"
+    one, names = len(wheels) == 1, join_words([wheel.name for wheel in wheels])
+    what = (
+        f"{join_words([f'{wheel.name} {wheel.version}' for wheel in wheels])} in reach {'is' if one else 'are'} built"
+    )
     fix = (
         f"PyTorch's index for CPUs has {'its build' if one else 'their builds'}, {TORCH_CPU}: use a machine that "
         f"reaches it, or name a mirror of it, --extra-index-url URL, or a directory with the wheel{'s' * (not one)}, "
         f"--find-links DIR; or leave out {names} and what requires {'it' if one else 'them'}"
     )
-    if own := [f"{each.name} {held[each.name]}" for each in wheels if each.name in held]:
-        place = f"directory or index from which the environment has {join_words(own)}"
-        fix = f"name again the {place}: --find-links DIR or --extra-index-url URL"
+    if own := [f"{wheel.name} {held[wheel.name]}" for wheel in wheels if wheel.name in held]:
+        origin = f"directory or index from which the environment has {join_words(own)}"
+        fix = f"name again the {origin}: --find-links DIR or --extra-index-url URL"
     return f"{what} for torch with CUDA, and the hosts get torch {torch}: importing {names} would fail", fix
 
 
 def unneeded_lines(request: InstallRequest, names: Iterable[str]) -> tuple[str, ...]:
-    """Lines of lists with these packages, unless an import of the script needs them. Pure."""
+    """Return the lines of lists with these packages, unless an import of the script needs them. Empty if no script is
+    known. Pure."""
     if request.needed is None:
         return ()
-    of_script = {name for each in request.needed for name in known_packages().get(each, (each,))}
+    of_script = {name for module in request.needed for name in known_packages().get(module, (module,))}
     left = {*map(canonicalize_name, names)} - {canonicalize_name(project_of(name)) for name in of_script}
     listed = (line for line in request.env.packages if line in request.origins)
     return tuple(line for line in listed if canonicalize_name(Requirement(line).name) in left)
 
 
 def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> str:
+    """Return the fix that builds these packages from source, and say on which machine their code runs then."""
     return Fix(
         "build from source, which runs the code of {names} on {machine}: {line}",
         names=join_words(packages),
@@ -189,20 +203,26 @@ _LARGE: Final = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LockedStack:
+    """A chosen stack with its lock, and where its wheels come from."""
+
     plan: StackPlan
     lock: Lock
     installer: Wheel
+    """The uv that builds the environment."""
     index_answer: IndexAnswer
     by_node0: bool
+    """True if node0 queried the indexes and made the lock, so that it downloads."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """As in EnvRecord."""
 
     @property
     def mpi(self) -> str | None:
+        """Return the version of Intel MPI inside the bindings or of its own package; None if the environment has
+        none."""
         return self.plan.bundled_mpi or self.lock.packages.get("impi-rt")
 
     def record(self) -> EnvRecord:
-        """For env.json, without what only the request or the build knows."""
+        """Return the content of env.json, without what only the request or the build knows."""
         plan, lock, installer = self.plan, self.lock, dict(self.installer.to_json())
         module = plan.row.module if plan.oneccl else None
         name = env_directory(plan.row.name, lock.digest)
@@ -212,8 +232,11 @@ class LockedStack:
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
-    """Resolve and lock one stack for all hosts. Raises a HostError for the machine that makes the lock. With
-    `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one."""
+    """Resolve and lock one stack for all hosts; return a refusal if no stack fits. Raises a HostError for the machine
+    that makes the lock.
+
+    With `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one.
+    """
     request = context.request.env.stack
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
@@ -236,11 +259,12 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
 
 
 def _leave_torch_out(context: InstallContext, why: str) -> None:
+    """Take the versions of torch out of the request's lines, and note why."""
     request = context.request
-    found = without_torch(PackageRequest(lines=request.env.packages, origins=request.origins), why)
-    env = replace(request.env, packages=found.lines)
-    context.request = replace(request, env=env, origins=found.origins, left_out=(*request.left_out, *found.left_out))
-    context.notes += found.notes
+    fewer = without_torch(PackageRequest(lines=request.env.packages, origins=request.origins), why)
+    env = replace(request.env, packages=fewer.lines)
+    context.request = replace(request, env=env, origins=fewer.origins, left_out=(*request.left_out, *fewer.left_out))
+    context.notes += fewer.notes
 
 
 def _check_against(plan: StackPlan, context: InstallContext) -> None:
@@ -256,11 +280,12 @@ def _check_against(plan: StackPlan, context: InstallContext) -> None:
 
 
 def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...]) -> LockedStack | Refusal:
-    """Lock an existing plan. An index counts as reached if it has the first project."""
+    """Lock an existing plan. An index counts as reached if it has the first of `projects`."""
     return _Locking(context, projects, plan).lock(node0_may=True)
 
 
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
+    """Return what the indexes have of these projects, asked from the control machine."""
     return _Locking(context, projects).query_here()
 
 
@@ -275,6 +300,8 @@ class _Locking:
         return TORCH if self.given is None else self.projects[0]
 
     def lock(self, *, node0_may: bool) -> LockedStack | Refusal:
+        """Return the lock of the stack. A wheelhouse is tried first, and with --offline only directories are; otherwise
+        the indexes are queried."""
         context, sources = self.context, self.context.request.sources
         from_wheelhouse: LockedStack | Refusal | HostError | None = None
         if sources.wheelhouse is not None:
@@ -282,10 +309,10 @@ class _Locking:
             if isinstance(from_wheelhouse, LockedStack):
                 return from_wheelhouse
         if sources.offline:
-            found = self._from_directories(and_pips=True)
-            if isinstance(found, LockedStack):
-                return found
-            failure = found if from_wheelhouse is None else from_wheelhouse  # report the named directory first
+            local = self._from_directories(and_pips=True)
+            if isinstance(local, LockedStack):
+                return local
+            failure = local if from_wheelhouse is None else from_wheelhouse  # report the named directory first
             if isinstance(failure, HostError):
                 raise failure
             return failure
@@ -311,6 +338,7 @@ class _Locking:
             IndexCache(os.environ).save(machine, index_answer.availability)
 
     def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
+        """Lock with directories alone. A HostError is returned, not raised, so that the caller can try the indexes."""
         control = self.context.control
         try:
             settings = pip_settings(control.session, control.python) if and_pips else PipSettings()
@@ -323,6 +351,8 @@ class _Locking:
             return error
 
     def _plan(self, index_answer: IndexAnswer) -> StackPlan | Refusal:
+        """Return the plan: a given one, that of the environment which gets more packages, or what the resolver
+        chooses."""
         context, rows = self.context, self.context.request.rows
         if self.given is not None:
             return self.given
@@ -341,6 +371,7 @@ class _Locking:
         return index_answer
 
     def _query(self, session: Session, python: str, *, here: bool) -> IndexAnswer:
+        """Query the sources from one machine. `here`: True if it is the control machine."""
         request = self.context.request
         settings = pip_settings(session, python)
         # The candidate rows' indexes, with their known labels.
@@ -354,6 +385,8 @@ class _Locking:
         return query_indexes(session, python, wanted, self.projects, settings)
 
     def _query_both(self) -> tuple[IndexAnswer, bool]:
+        """Query the sources from node0 and the control machine at once; return the answer that counts, and whether it
+        is node0's."""
         context = self.context
 
         def query_node0() -> IndexAnswer | None:
@@ -384,10 +417,12 @@ class _Locking:
         return (from_node0, True) if from_node0 is not None and by_node0 else (own, False)
 
     def _unanswered(self, index_answer: IndexAnswer) -> list[SourceFailure]:
+        """Return the failures of indexes that the call names."""
         named = call_labels(self.context.request.sources)
         return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
 
     def _report_failures(self, availability: Availability, *, by_node0: bool) -> None:
+        """Note which indexes did not answer. A call that changes nothing leaves these notes out."""
         where = self.context.first.name if by_node0 else "the control machine"
         reasons: dict[str, list[str]] = {}
         for failures in availability.failures:
@@ -396,6 +431,8 @@ class _Locking:
             self.context.silent_indexes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
     def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack | Refusal:
+        """Lock a plan with this answer. Raises a HostError if the answer can't be relied on, or if the lock can't work
+        on hosts."""
         context, request = self.context, self.context.request
         if failures := self._unanswered(index_answer):
             raise HostError(
@@ -438,10 +475,10 @@ class _Locking:
             (uv,) = sized(maker, (uv,), index_answer)
         labels = call_labels(request.sources)
         origins = {
-            wheel.name: plain_url(each.source)
+            wheel.name: plain_url(candidate.source)
             for wheel in lock.wheels
-            for each in index_answer.availability.of(wheel.name)
-            if each.source in labels and each.sha256 == wheel.sha256
+            for candidate in index_answer.availability.of(wheel.name)
+            if candidate.source in labels and candidate.sha256 == wheel.sha256
         }
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
@@ -450,8 +487,8 @@ class _Locking:
         """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""
         context, unread, tree = self.context, self.context.request.unread, self.context.request.tree
         context.request = replace(context.request, unread=())  # read once
-        for each in unread:
-            name = os.path.relpath(each.path)
+        for listed in unread:
+            name = os.path.relpath(listed.path)
             if tree is None:
                 context.unread.append(name)
                 what = f"the list of {name} is known once it is installed, because the code of its build makes it"
@@ -460,28 +497,28 @@ class _Locking:
             what = f"{context.first.name} reads the list of {name}, which runs the code of its build there"
             context.watch(Notice(what))
             try:
-                reply = self._ask_backend(each, tree, plan, index_answer, maker, uv)
+                reply = self._ask_backend(listed, tree, plan, index_answer, maker, uv)
                 requires, why = [*reply.requires], reply.message and f"its build says {reply.message}"
             except (LacksPackage, UserError) as error:  # of what the build needs
                 requires, why = [], str(error)
             request = context.request
-            lists = request.env.lists if why else (*request.env.lists, digest_of_list(each.path))
+            lists = request.env.lists if why else (*request.env.lists, digest_of_list(listed.path))
             if why:
-                requires = [line.text for line in each.shown("")]
+                requires = [line.text for line in listed.shown("")]
                 shown = f"read as far as its text shows it ({', '.join(requires[:_SHOWN])})" if requires else "left out"
                 context.notes.append(f"the list of {name} is {shown}: {why}")
-            found = read_answer(each, requires, plan)
+            answer = read_answer(listed, requires, plan)
             env = replace(
-                request.env, packages=tuple(dict.fromkeys((*request.env.packages, *found.lines))), lists=lists
+                request.env, packages=tuple(dict.fromkeys((*request.env.packages, *answer.lines))), lists=lists
             )
-            origins, left_out = {**request.origins, **found.origins}, (*request.left_out, *found.left_out)
+            origins, left_out = {**request.origins, **answer.origins}, (*request.left_out, *answer.left_out)
             context.request = replace(request, env=env, origins=origins, left_out=left_out)
-            context.notes += found.notes
+            context.notes += answer.notes
 
     def _ask_backend(
         self, asked: BackendList, tree: Path, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel
     ) -> ListReply:
-        """What node0's call of the build backend gives (`node/env/project_list.py`). What the backend needs comes
+        """Return what the build backend answers on node0 (`node/env/project_list.py`). What the backend needs comes
         through the control machine if node0 reaches no index."""
         backend, requires, paths = asked.backend
         if maker.session is self.context.control.session:
@@ -513,34 +550,37 @@ class _Locking:
     def _find_bound(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker
     ) -> tuple[dict[str, NamedWheels], IndexAnswer, bool]:
-        """The wheels of packages with an index of their own, the answer with these indexes added, and whether one of
-        them did not answer."""
+        """Return the wheels of packages with an index of their own, the answer with these indexes added, and whether
+        one of them did not answer."""
         request = self.context.request
         urls = {plain_url(url): url for url in request.sources.urls}
         bindings = [IndexBinding(name, urls.get(url, ""), url) for name, url in self.context.origins.items()]
         by_url = (line.name for line in map(Requirement, request.env.packages) if line.url is not None)
         left_out = {*dict(request.own), *map(canonicalize_name, by_url)}
         bindings = [
-            each
-            for each in (*request.sources.bound, *bindings)
-            if each.name not in left_out and is_for_hosts(each.marker, plan.python)
+            binding
+            for binding in (*request.sources.bound, *bindings)
+            if binding.name not in left_out and is_for_hosts(binding.marker, plan.python)
         ]
         if request.sources.offline or not bindings:
             return {}, index_answer, False
-        labels, names = {each.url: each.label for each in bindings if each.url}, {each.name for each in bindings}
+        labels = {binding.url: binding.label for binding in bindings if binding.url}
+        names = {binding.name for binding in bindings}
         sources = [Source("explicit", url, label) for url, label in labels.items()]
-        found = query_indexes(maker.session, maker.python, sources, names, index_answer.settings)
+        answer = query_indexes(maker.session, maker.python, sources, names, index_answer.settings)
         joined = replace(
             index_answer,
-            sources=(*index_answer.sources, *found.sources),
-            logins={**index_answer.logins, **found.logins},
+            sources=(*index_answer.sources, *answer.sources),
+            logins={**index_answer.logins, **answer.logins},
         )
-        bound = find_bound_wheels(bindings, found, plan, request.hashes, install_line(self.context.typed))
-        return bound, joined, bool(found.availability.failures)
+        bound = find_bound_wheels(bindings, answer, plan, request.hashes, install_line(self.context.typed))
+        return bound, joined, bool(answer.availability.failures)
 
     def _make(
         self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, bound: Mapping[str, NamedWheels]
     ) -> Lock:
+        """Make the lock, and again without lines that prevent one as long as there are such lines. Raises a HostError
+        or a UserError if there is none."""
         context, request, typed = self.context, self.context.request, self.context.typed
         named = find_named_wheels(request.sources, plan, request.builds) if index_answer.has_index else {}
         named = {**bound, **named}
@@ -632,11 +672,11 @@ class _Locking:
         sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
         ask = partial(query_indexes, maker.session, maker.python, sources, settings=index_answer.settings, sdists=True)
         try:
-            found = ask(named_projects(lines)).availability if lines and sources else NOT_QUERIED
+            availability = ask(named_projects(lines)).availability if lines and sources else NOT_QUERIED
         except HostError:  # the note is not worth an error
-            found = NOT_QUERIED
-        older = find_older(lines, lock.packages, found, plan.python)
-        self.context.notes += filter(None, (note_on_older(older, lock.packages, found),))
+            availability = NOT_QUERIED
+        older = find_older(lines, lock.packages, availability, plan.python)
+        self.context.notes += filter(None, (note_on_older(older, lock.packages, availability),))
         return older
 
     def _leave_out(self, error: LacksPackage | LacksVersion | Conflict, plan: StackPlan) -> bool:
@@ -657,7 +697,7 @@ class _Locking:
 
     def _take_package(self, name: str) -> bool:
         """True if a line of a list that names a module (`sklearn`, `PIL`) names its package now."""
-        line = next((each for each in self.context.request.env.packages if Requirement(each).name.lower() == name), "")
+        line = next((text for text in self.context.request.env.packages if Requirement(text).name.lower() == name), "")
         package = next(iter(known_packages().get(re.split(r"[^\w.-]", line)[0], ())), name)
         is_module = canonicalize_name(project_of(package)) != name
         return is_module and self._change_line(line, package, f" names a module; its package is taken: {package}")
@@ -675,7 +715,7 @@ class _Locking:
         context, request = self.context, self.context.request
         if line not in request.origins:
             return False
-        env = replace(request.env, packages=tuple(package if each == line else each for each in request.env.packages))
+        env = replace(request.env, packages=tuple(package if old == line else old for old in request.env.packages))
         origin = request.origins[line]
         context.request = replace(request, env=env, origins={**request.origins, package: origin})
         context.notes.append(f"{origin}: {line}{note}")
@@ -702,6 +742,7 @@ class _Locking:
         return True
 
     def _refuse_unrequired(self, lock: Lock) -> None:
+        """Refuse to go on if a package that is to be built is not in the lock, because nothing requires it."""
         request = self.context.request
         absent = [name for name in request.builds if name not in lock.packages and not request.dry_run]
         if absent:
@@ -737,51 +778,53 @@ class _Locking:
         return HostError(reason, build_fix(self.context.typed, names, maker.name))
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
-        """Packages that --build could not build either: no version that is allowed has a source archive."""
+        """Return the packages that --build could not build either, because no allowed version has a source archive.
+        Empty if the indexes do not answer."""
         ask = partial(query_indexes, maker.session, maker.python, index_answer.sources, names, index_answer.settings)
         try:
-            found = ask(sdists=True).availability
+            answer = ask(sdists=True).availability
         except HostError:
             return []
         lines = map(Requirement, self.context.request.env.packages)
         allowed: dict[str, SpecifierSet] = {canonicalize_name(line.name): line.specifier for line in lines}
-        sources = {name: [each for each in found.of(name) if not each.filename.endswith(".whl")] for name in names}
+        sources = {name: [file for file in answer.of(name) if not file.filename.endswith(".whl")] for name in names}
         return [
             name
-            for name in filter(found.of, names)
+            for name in filter(answer.of, names)
             if not any(
-                allowed.get(name, SpecifierSet()).filter((each.version for each in sources[name]), prereleases=True)
+                allowed.get(name, SpecifierSet()).filter((file.version for file in sources[name]), prereleases=True)
             )
         ]
 
     def _without_prereleases(
         self, plan: StackPlan, lock: Lock, index_answer: IndexAnswer, maker: LockMaker, left_out: Collection[str]
     ) -> list[str]:
-        """Constraints for packages whose pre-release is in the lock unasked, though they have releases. uv takes one if
-        no release can be installed."""
+        """Return constraints that exclude pre-releases which nobody asked for and which have releases beside them. uv
+        takes a pre-release if no release can be installed."""
         context, request = self.context, self.context.request
         lines = map(
             Requirement, (*plan.requirements, *plan.constraints, *request.env.packages, *request.env.constraints)
         )
         asked = {canonicalize_name(line.name) for line in lines if line.url is not None or line.specifier.prereleases}
         kept = context.extended.packages if context.extended is not None else {}
-        found = [
+        early_names = [
             name
             for name, version in lock.packages.items()
             if Version(version).is_prerelease and name not in asked.union(left_out) and kept.get(name) != version
         ]
-        if not found:
+        if not early_names:
             return []
         answer = query_indexes(
-            maker.session, maker.python, index_answer.sources, found, index_answer.settings, sdists=True
+            maker.session, maker.python, index_answer.sources, early_names, index_answer.settings, sdists=True
         ).availability
-        newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in found}
+        newest = {name: answer.newest(name, SpecifierSet(), plan.python) for name in early_names}
         limits = [f"{name}<={version}" for name, version in newest.items() if version is not None]
-        early = ((name, each) for name in newest if newest[name] is not None for each in answer.versions(name))
-        return limits + [f"{name}!={each}" for name, each in early if is_prerelease(each)]
+        early = ((name, other) for name in newest if newest[name] is not None for other in answer.versions(name))
+        return limits + [f"{name}!={other}" for name, other in early if is_prerelease(other)]
 
     def _project_source(self, maker: LockMaker, project: ProjectArchive) -> ProjectSource:
-        """The project on the machine that builds it."""
+        """Return how the machine that makes the lock gets the project's files, which are sent to node0 if it is
+        node0."""
         archive: str | StoreFile = str(project.path)
         if maker.session is not self.context.control.session:
             file = StoredFile(sha256_of(project.path), project.path.name, project.path.stat().st_size)
@@ -790,6 +833,7 @@ class _Locking:
         return {"name": project.name, "version": project.version, "archive": archive}
 
     def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:
+        """Return the machine that makes the lock. On node0, its uv is stored first."""
         control = self.context.control
         if by_node0:
             self._bring((uv,), index_answer, by_node0=True)
@@ -808,7 +852,7 @@ class _Locking:
         return LockMaker(context.pool.session(host), context.python(host), context.home, uv, host.name, interpreter)
 
     def _store(self) -> StoreClient:
-        """Node0's."""
+        """Return the client of node0's store."""
         context, host = self.context, self.context.first
         location = StoreLocation(host, context.python(host), f"{context.home}/wheels", home=context.home)
         return StoreClient(location, context.pool.session(host))
@@ -821,16 +865,16 @@ class _Locking:
         for name, reason in ((item.blob.name, fetched.failed.get(item.blob.sha256)) for item in items):
             if reason:
                 raise HostError(f"{name} cannot be downloaded: {reason}")
-        kept = [(each, each.path or f"{here.location.store}/{each.sha256}/{each.filename}") for each in wheels]
-        if local := [(each.stored_file, Path(path)) for each, path in kept if each.path or not by_node0]:
+        kept = [(wheel, wheel.path or f"{here.location.store}/{wheel.sha256}/{wheel.filename}") for wheel in wheels]
+        if local := [(wheel.stored_file, Path(path)) for wheel, path in kept if wheel.path or not by_node0]:
             store.push(local)
 
 
 def announce_stack(
     context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
 ) -> None:
-    """Announce the stack, the reason for it, and its download; for a large one also a smaller stack. `shared`: hashes
-    of wheels that hosts already have."""
+    """Announce the stack, the reason for it, and its download; for a large one, also a smaller stack. `by`: who
+    downloads the wheels. `shared`: hashes of wheels that hosts already have."""
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
     places = {Path(each.path).parent if each.path else urlsplit(each.url or "").hostname for each in lock.wheels}
@@ -858,6 +902,7 @@ def announce_stack(
 
 
 def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
+    """Return the end of a sentence that names a smaller stack, or where smaller builds are."""
     request = StackRequest(stack="torch", python=context.request.env.stack.python)
     other = resolver.resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
     if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):

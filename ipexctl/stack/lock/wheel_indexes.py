@@ -1,4 +1,5 @@
-"""Sources of wheels: the indexes and directories of a call and of pip's settings, queried from one machine.
+"""Order the sources of wheels, which are the indexes and directories of a call and of pip's settings, and query them
+from one machine.
 
 The order matters, because uv also takes a project from the first index that has it. `--index-url` replaces all of them
 but directories; `--offline` leaves only directories. Logins are never part of a URL that is logged or shown.
@@ -43,6 +44,8 @@ _STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, IN
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """An index, a page of links or a directory of wheels."""
+
     kind: Literal["index", "links", "explicit"]
     """`explicit`: an index for the packages that are bound to it."""
     url: str = field(repr=False)
@@ -51,6 +54,7 @@ class Source:
     """Text for users, without credentials."""
 
     def to_json(self) -> SourceRequest:
+        """Return the source as the agent reads it. The URL may hold credentials, so it goes only to stdin."""
         return {"kind": self.kind, "url": self.url, "label": self.label}
 
     @property
@@ -60,6 +64,7 @@ class Source:
 
     @property
     def directory(self) -> str | None:
+        """Return the path if this is a directory of wheels; None if it is a URL."""
         return directory_of(self.url)
 
 
@@ -74,9 +79,13 @@ STACK_SOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswer:
+    """What one machine learned from the sources."""
+
     availability: Availability
     sources: tuple[Source, ...]
+    """Those that answered for all projects."""
     settings: PipSettings
+    """Settings of pip on the machine that asked."""
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """`https://host` → its Authorization header. A secret: never in a log or argv."""
     is_for_node0: bool = False
@@ -84,44 +93,53 @@ class IndexAnswer:
 
     @property
     def has_index(self) -> bool:
+        """True if an index answered. Directories, pages of links and indexes of single packages do not count."""
         return any(source.kind == "index" for source in self.sources)
 
     def headers_for(self, url: str) -> dict[str, str]:
+        """Return the headers that log in at the server of this URL; empty if no login is known."""
         login = self.logins.get(origin_of(url))
         return {"Authorization": login} if login else {}
 
 
 def pip_settings(session: Session, python: str) -> PipSettings:
+    """Return the settings of pip on the session's machine, from its configuration files and PIP_ variables."""
     return call(session, "env.pip_settings", "read", {}, AgentPlace(python), silence=PATIENCE).decode(PipSettings)
 
 
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """Sources to query: the call's first, PyPI last. `here`: the settings are the control machine's."""
+    """Return the sources to query, each once. Indexes come first, in the order of the call, pip's settings and the
+    table, with PyPI as the last of them; then the stacks' public ones; directories and pages come last.
+
+    `--index-url` replaces all but the call's own sources. `here`: True if the machine that asks is the control machine;
+    only it can read directories that the call names. `besides`: indexes of the stacks.
+    """
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
-    found = [_links(location) for location in (*links, *settings.find_links)]
+    pages = [_links(location) for location in (*links, *settings.find_links)]
     if sources.offline or settings.no_index:
-        return _once(source for source in found if not sources.offline or source.directory is not None)
+        return _once(source for source in pages if not sources.offline or source.directory is not None)
     if sources.index_url:
         return _once([*_pypi_last((*sources.extra_index_urls, sources.index_url)), *map(_links, links)])
     extra = (*sources.extra_index_urls, *settings.extra_index_urls)
     of_rows = [source for source in besides if source.kind == "index" and not source.is_of_stacks]
     indexes = _pypi_last((*extra, *(source.url for source in of_rows), settings.index_url or PYPI))
-    return _once([*indexes, *(source for source in besides if source not in of_rows), *found])
+    return _once([*indexes, *(source for source in besides if source not in of_rows), *pages])
 
 
 def plain_url(url: str) -> str:
-    """The URL by which indexes are compared and shown."""
+    """Return the URL by which indexes are compared and shown: without a login and a trailing slash."""
     return strip_login(url).rstrip("/") if "://" in url else url
 
 
 def is_for_hosts(marker: str, *pythons: str) -> bool:
-    """True if the marker holds on a host, with one of these Pythons or with any."""
+    """True if the marker holds on a host, with one of these Pythons or, if none is given, with any. A marker that can't
+    be evaluated counts as true."""
     linux = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     versions = pythons or [f"3.{minor}" for minor in range(8, 20)]
-    places = ({**linux, "python_version": each, "python_full_version": f"{each}.0"} for each in versions)
+    places = ({**linux, "python_version": version, "python_full_version": f"{version}.0"} for version in versions)
     try:
         return not marker or any(map(Marker(marker).evaluate, places))
     except ValueError:  # also of comparisons that make no sense
@@ -129,13 +147,16 @@ def is_for_hosts(marker: str, *pythons: str) -> bool:
 
 
 def call_labels(sources: Sources) -> frozenset[str]:
+    """Return the labels of the indexes that the call names, without PyPI and the public indexes of stacks. The call
+    fails if one of them does not answer."""
     urls = (*sources.extra_index_urls, *([sources.index_url] if sources.index_url else ()))
     named = map(_index, urls)
     return frozenset(source.label for source in named if source.label != "PyPI" and not source.is_of_stacks)
 
 
 def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
-    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. Pure."""
+    """Return problem and fix if hosts lack an MPI, no index that answered has one, and an index did not answer; else
+    None. Pure."""
     silent = silent_index(availability)
     notes = [note.fields for note in plan.notes if note.kind is no_intel_mpi]
     lacking = next((fields for fields in notes if not fields["every_host_has_mpi"]), None)
@@ -149,25 +170,29 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
 
 
 def silent_index(availability: Availability) -> SourceFailure | None:
-    """Return an index that did not answer. PyTorch's and Intel's indexes have only torch and its extensions."""
+    """Return an index that did not answer; None if all did. PyTorch's and Intel's indexes do not count, because they
+    have only torch and its extensions."""
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
-    others = (each for each in availability.failures if each.source not in of_stacks)
-    return next((each for each in others if urlsplit(each.source).hostname not in _STACK_HOSTS), None)
+    others = (failure for failure in availability.failures if failure.source not in of_stacks)
+    return next((failure for failure in others if urlsplit(failure.source).hostname not in _STACK_HOSTS), None)
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
-    """Sources for uv, which takes a project from the first index that has it. For a stack's index, only the pages of
-    the queried projects: uv adds those to the project's first index."""
-    found: list[Source] = []
+    """Return the sources for uv, which takes a project from the first index that has it.
+
+    A stack's index is replaced by the pages of the queried projects that it has: uv adds pages to the project's first
+    index.
+    """
+    for_uv: list[Source] = []
     for source in answer.sources:
         if not source.is_of_stacks:
-            found.append(source)
+            for_uv.append(source)
             continue
         for project, candidates in answer.availability.candidates.items():
             if any(candidate.source == source.label for candidate in candidates):
                 page = f"{source.url.rstrip('/')}/{project}/"
-                found.append(Source("links", page, f"{source.label}: {project}"))
-    return tuple(found)
+                for_uv.append(Source("links", page, f"{source.label}: {project}"))
+    return tuple(for_uv)
 
 
 def query_indexes(
@@ -180,7 +205,8 @@ def query_indexes(
     timeout: float = INDEX_ANSWER,
     sdists: bool = False,
 ) -> IndexAnswer:
-    """Query the sources for these projects, with `sdists` also for source archives. Raises a HostError."""
+    """Query the sources for these projects, with `sdists` also for source archives. The `sources` of the answer are
+    only those that answered for all projects. Raises a HostError."""
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
@@ -192,7 +218,7 @@ def query_indexes(
     done = call(session, "env.indexes", "ask", request, AgentPlace(python))
     reply = done.decode(QueryReply)
     candidates = {
-        project: _from_first_index_with_version(found, queried) for project, found in reply.candidates.items()
+        project: _from_first_index_with_version(wheels, queried) for project, wheels in reply.candidates.items()
     }
     availability = Availability(candidates, reply.answered, reply.failures)
     answered = tuple(source for source in queried if source.label in reply.answered)
@@ -200,7 +226,7 @@ def query_indexes(
 
 
 def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
-    """An answer for an older lock, without a query but with the logins of this call."""
+    """Return an answer for an older lock: it comes without a query, and only has the logins of this call."""
     logins = {}
     for source in sources_for(sources, settings, here=False):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
@@ -210,6 +236,7 @@ def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
 
 
 def directory_of(location: str) -> str | None:
+    """Return the path of a directory that is given as such or as a file: URL; None for any other URL."""
     if location.startswith("file:"):
         return unquote(urlsplit(location).path)
     return None if "://" in location else location
@@ -247,18 +274,20 @@ def _links(location: str) -> Source:
 
 def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
     """Drop duplicates and make labels unique, because answers are matched by label."""
-    found: dict[str, Source] = {}
+    by_label: dict[str, Source] = {}
     for source in sources:
-        if any(source.url.rstrip("/") == other.url.rstrip("/") for other in found.values()):
+        if any(source.url.rstrip("/") == other.url.rstrip("/") for other in by_label.values()):
             continue
         label, number = source.label, 2
-        while label in found:
+        while label in by_label:
             label, number = f"{source.label} ({number})", number + 1
-        found[label] = Source(source.kind, source.url, label)
-    return tuple(found.values())
+        by_label[label] = Source(source.kind, source.url, label)
+    return tuple(by_label.values())
 
 
 def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
+    """Return the normalized names of the required packages, each once. Lines that name a URL are left out, because no
+    index is asked for them."""
     parsed = map(Requirement, requirements)
     return tuple(dict.fromkeys(str(canonicalize_name(line.name)) for line in parsed if line.url is None))
 
@@ -271,8 +300,11 @@ _SCHEMA: Final = "ipexctl.indexes/1"
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
+    """What the indexes answered earlier."""
+
     availability: Availability
     at: float
+    """Time of the oldest part of the answer, in seconds since the epoch."""
 
 
 class IndexCache:
@@ -305,12 +337,13 @@ class IndexCache:
             write_json_atomically(self._path(machine), document, durable=False)
 
     def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
-        """The cached answer; None unless it is from the last day and has each of these projects."""
+        """Return the cached answer; None unless it is from the last day and has each of these projects. `machine`: the
+        one that asked."""
         try:
             document = self._document_of(machine)
-            found = {project: document["projects"][project] for project in projects}
-            at = min(float(part["at"]) for part in found.values())
-            candidates = {project: tuple(_wheels(project, part["wheels"])) for project, part in found.items()}
+            parts = {project: document["projects"][project] for project in projects}
+            at = min(float(part["at"]) for part in parts.values())
+            candidates = {project: tuple(_wheels(project, part["wheels"])) for project, part in parts.items()}
             failures = tuple(SourceFailure(str(source), str(reason)) for source, reason in document["failures"])
             availability = Availability(candidates, tuple(map(str, document["answered"])), failures)
         except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A lock: the exact wheels of an environment, with their hashes. uv makes it on one machine.
+"""Make a lock: the exact wheels of an environment, with their hashes. uv makes it on one machine.
 
 Every wheel fits all hosts. If uv fails, common causes get a sentence with a fix; otherwise uv's lines are quoted.
 """
@@ -60,6 +60,8 @@ _LEAST: Final = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
+    """A file of a lock, or the uv that installs it."""
+
     name: str
     """As in `intel-extension-for-pytorch`."""
     version: str
@@ -70,13 +72,15 @@ class Wheel:
     url: str | None = None
     """http URL without credentials, or None."""
     path: str | None = None
+    """Path on this machine, for a wheel of a directory or a built one; None for one of an index."""
 
     @property
     def stored_file(self) -> StoredFile:
+        """Return the wheel as the store of a home knows it."""
         return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> LockedWheel:
-        """The wheel without its path, which is valid only on one machine."""
+        """Return the wheel as lock.json has it, without its path, which is valid only on one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -97,35 +101,45 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
+    """The exact wheels of an environment."""
+
     python: str
     wheels: tuple[Wheel, ...]
     """Sorted by name."""
 
     @property
     def digest(self) -> str:
+        """Return the SHA-256 over the Python and the hashes of all wheels. Its beginning is part of the environment's
+        directory name."""
         lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def without(self, hashes: frozenset[str]) -> Lock:
+        """Return the lock without the wheels that have these hashes."""
         return Lock(self.python, tuple(wheel for wheel in self.wheels if wheel.sha256 not in hashes))
 
     @property
     def size(self) -> int:
+        """Return the bytes of all wheels; a wheel of unknown size counts as 0."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     @property
     def packages(self) -> dict[str, str]:
+        """Return package → version."""
         return {wheel.name: wheel.version for wheel in self.wheels}
 
     @property
     def is_cuda(self) -> bool:
+        """True if the lock has CUDA libraries of NVIDIA, which a torch for CUDA requires."""
         return any(wheel.name.startswith(("nvidia-cu", "nvidia-nccl")) for wheel in self.wheels)
 
     def to_json(self) -> LockDocument:
+        """Return the content of lock.json."""
         return {"schema": "ipexctl.lock/1", "python": self.python, "wheels": [w.to_json() for w in self.wheels]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lock:
+        """Read a lock. Raises a MalformedReply, KeyError or TypeError if this is not one."""
         return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))
 
 
@@ -137,6 +151,8 @@ class BuiltPackage(NamedTuple):
 
 
 def takes_wheels(facts: Facts) -> bool:
+    """True if a host's home can store the wheels first: it is writable, may hold programs and has space for the
+    smallest stack. Unknown facts count as yes."""
     disk = facts.home.disk if facts.home else None
     if disk is None:
         return True
@@ -144,7 +160,8 @@ def takes_wheels(facts: Facts) -> bool:
 
 
 def home_problem(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
-    """Problem and fix, or None. `held`: bytes of the wheels that are already in the store."""
+    """Return problem and fix if an environment can't be built in the host's home; None if it can, or if its disk is
+    unknown. `held`: bytes of the wheels that are already in the store."""
     home = facts.home
     disk = home.disk if home else None
     if home is None or disk is None:
@@ -198,9 +215,12 @@ _MAX_WIDTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LockMaker:
+    """The machine that makes a lock, and the uv that it uses."""
+
     session: Session
     python: str
     home: str
+    """Home on that machine; on the control machine, its cache directory."""
     uv: str | Wheel
     """A path on that machine, or a file in its store."""
     name: str = "the control machine"
@@ -208,11 +228,12 @@ class LockMaker:
     """The Python for builds; empty if unknown."""
 
     def call(self, command: str, action: str, request: Mapping[str, Any]) -> Reply:
+        """Call a command of the agent on this machine. It may be silent for twice the usual time."""
         return call(self.session, command, action, request, AgentPlace(self.python), silence=2 * STEP_SILENCE)
 
 
 def uv_here() -> str | None:
-    """Path of the uv that is installed with ipexctl; None if it has no binary for this machine."""
+    """Return the path of the uv that is installed with ipexctl; None if there is no binary for this machine."""
     try:
         import uv
 
@@ -222,18 +243,18 @@ def uv_here() -> str | None:
 
 
 def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
-    """The newest uv in the node's indexes, else the control machine's if it runs on the node, else the newest in
+    """Return the newest uv in the node's indexes, else the control machine's if it runs on the node, else the newest in
     directories that the call names. Raises a HostError if there is none."""
     # uv's wheels fit every Python, so only the platform matters.
-    found = [
+    fitting = [
         (version, candidate)
         for candidate, version in (availability or NOT_QUERIED).runnable("uv", Target("3.8", glibc))
         if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
         # Only http URLs, because a file would be on one machine's disk.
         if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")
     ]
-    if found:
-        newest = max(found, key=lambda item: item[0])[1]
+    if fitting:
+        newest = max(fitting, key=lambda item: item[0])[1]
         return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
     binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
     if binary is None:
@@ -247,17 +268,18 @@ def uv_for_node(availability: Availability | None, glibc: str, sources: Sources)
 
 
 def _uv_in_directories(sources: Sources, glibc: str) -> Wheel | None:
+    """Return the newest uv in directories that the call names; None if there is none for the hosts."""
     places = [directory_of(option) for option in (sources.wheelhouse, *sources.find_links) if option]
-    paths = {path.name: path for place in places if place for path in sorted(Path(place).glob("uv-*.whl"))}
+    paths = {path.name: path for directory in places if directory for path in sorted(Path(directory).glob("uv-*.whl"))}
     available = tuple(AvailableWheel("uv", "", name, "") for name in paths)
-    found = [
+    fitting = [
         (version, paths[candidate.filename])
         for candidate, version in Availability({"uv": available}).runnable("uv", Target("3.8", glibc))
         if version >= _OLDEST_UV
     ]
-    if not found:
+    if not fitting:
         return None
-    version, path = max(found)
+    version, path = max(fitting)
     return Wheel("uv", str(version), path.name, sha256_of(path), path.stat().st_size, path=str(path))
 
 
@@ -278,12 +300,17 @@ def make_lock(
     strict: bool = False,
     hashes: Mapping[str, frozenset[str]] = EMPTY,
 ) -> Lock:
-    """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
-    requirement → where the user wrote it. `builds`: built on that machine. `own`: versions of the project's packages.
-    `stubs`: packages, with a version, that are left out with what they require.
-    `named`: packages that only the directories of the call, or one index, are asked for. `projects`: the user's, built
-    there. `kept`: built before. `strict`: of CompileRequest. `hashes`: normalized name of a package → sha256 of the
-    files that may be used.
+    """Return the plan's exact wheels from the sources that answered on that machine. Raises a HostError or UserError if
+    there is no such lock.
+
+    - `origins`: requirement → where the user wrote it.
+    - `builds`: packages that are built on that machine. `projects`: the user's projects, which are built there, too.
+    - `own`: project's own packages → version, for which no index is asked.
+    - `stubs`: package → version of packages that are left out together with what they require.
+    - `named`: packages that only the directories of the call, or one index, are asked for.
+    - `kept`: packages that were built before.
+    - `strict`: as in CompileRequest.
+    - `hashes`: normalized name of a package → sha256 of the files that may be used.
     """
     wanted = tuple(packages)
     refuse_ended_packages(wanted, plan.torch)
@@ -354,18 +381,20 @@ class NamedWheels:
     """Why the index has none."""
 
     def best(self, requirements: Iterable[str]) -> str:
-        """The path of the newest wheel that the requirements allow; empty if none fits."""
+        """Return the path or URL of the newest wheel that the requirements allow; empty if none fits."""
         project = _project_in(self.wheels[0][1]) if self.wheels else ""
         held = [line.specifier for line in map(Requirement, requirements) if canonicalize_name(line.name) == project]
-        allowed = (path for version, path in self.wheels if all(each.contains(version, True) for each in held))
+        allowed = (path for version, path in self.wheels if all(limit.contains(version, True) for limit in held))
         return next(allowed, "")
 
     @property
     def versions(self) -> str:
-        found = [str(version) for version, _ in self.wheels] or [
+        """Return the versions that fit the hosts, joined for a message. If none fits, these are the others, each with
+        `for other hosts`; empty if there are no wheels."""
+        texts = [str(version) for version, _ in self.wheels] or [
             f"{version} for other hosts" for version in self.others
         ]
-        return ", ".join(dict.fromkeys(found))
+        return ", ".join(dict.fromkeys(texts))
 
 
 def _project_in(path: str) -> str:
@@ -373,19 +402,20 @@ def _project_in(path: str) -> str:
 
 
 def wheels_in_directories(sources: Sources) -> frozenset[str]:
-    """Packages of which a directory that the call names has wheels."""
-    places = [directory_of(place) for place in (sources.wheelhouse, *sources.find_links) if place]
-    return frozenset(_project_in(str(path)) for place in places if place for path in Path(place).glob("*.whl"))
+    """Return the normalized names of packages of which a directory that the call names has wheels."""
+    places = [directory_of(location) for location in (sources.wheelhouse, *sources.find_links) if location]
+    return frozenset(_project_in(str(path)) for location in places if location for path in Path(location).glob("*.whl"))
 
 
 def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]) -> dict[str, NamedWheels]:
-    """Packages outside the stack of which a directory that the call names has wheels."""
+    """Return package → its wheels in the directories that the call names. Packages of the stack and those that are
+    built do not count."""
     ranks = tag_ranks(plan.python, plan.glibc)
     left_out = {*_projects_of(plan.requirements), *builds, "uv"}
-    found: dict[str, NamedWheels] = {}
-    options = [("--wheelhouse", sources.wheelhouse), *(("--find-links", place) for place in sources.find_links)]
-    for option, place in options:
-        directory = directory_of(place) if place else None
+    by_name: dict[str, NamedWheels] = {}
+    options = [("--wheelhouse", sources.wheelhouse), *(("--find-links", location) for location in sources.find_links)]
+    for option, location in options:
+        directory = directory_of(location) if location else None
         for path in sorted(Path(directory).glob("*.whl")) if directory else ():
             try:
                 name, version, _, tags = parse_wheel_filename(path.name)
@@ -393,13 +423,13 @@ def find_named_wheels(sources: Sources, plan: StackPlan, builds: Collection[str]
                 continue
             if name in left_out:
                 continue
-            known = found.get(name, NamedWheels(f"{option} {tilde_path(Path(str(directory)))}", ()))
+            known = by_name.get(name, NamedWheels(f"{option} {tilde_path(Path(str(directory)))}", ()))
             if any(tag in ranks for tag in tags):
                 wheels = tuple(sorted((*known.wheels, (version, str(path))), reverse=True))
-                found[name] = replace(known, wheels=wheels)
+                by_name[name] = replace(known, wheels=wheels)
             else:
-                found[name] = replace(known, others=(*known.others, str(version)))
-    return found
+                by_name[name] = replace(known, others=(*known.others, str(version)))
+    return by_name
 
 
 def find_bound_wheels(
@@ -409,17 +439,18 @@ def find_bound_wheels(
     hashes: Mapping[str, frozenset[str]],
     line: FixCommand,
 ) -> dict[str, NamedWheels]:
-    """Packages with an index of their own, and its wheels. `index_answer`: of these indexes. `line`: the call."""
-    found: dict[str, NamedWheels] = {}
+    """Return package → its wheels in the index of its own. `index_answer`: the answer of these indexes. `line`: the
+    command of the call, for fixes."""
+    by_name: dict[str, NamedWheels] = {}
     failures = {failure.source: failure.reason for failure in index_answer.availability.failures}
     for name, url, label, _ in bindings:
         usable = [
-            ((not each.yanked, not version.is_prerelease, version), f"{each.url}#sha256={each.sha256 or ''}")
-            for each, version in index_answer.availability.runnable(name, Target(plan.python, plan.glibc))
-            if each.source == label and (each.sha256 is None or each.sha256 in hashes.get(name, {each.sha256}))
+            ((not file.yanked, not version.is_prerelease, version), f"{file.url}#sha256={file.sha256 or ''}")
+            for file, version in index_answer.availability.runnable(name, Target(plan.python, plan.glibc))
+            if file.source == label and (file.sha256 is None or file.sha256 in hashes.get(name, {file.sha256}))
         ]
         wheels = tuple((key[-1], wheel.removesuffix("#sha256=")) for key, wheel in sorted(usable, reverse=True))
-        others = [each.version for each in index_answer.availability.of(name) if each.source == label]
+        others = [file.version for file in index_answer.availability.of(name) if file.source == label]
         what = f"{name} comes only from {label}, an index of the project's own"
         problem: HostError | UserError | None = None
         if not url:
@@ -430,12 +461,13 @@ def find_bound_wheels(
             problem = HostError(f"{what}, which gave no answer ({failures[label]})", fix)
         elif others and not usable and name in hashes:
             problem = HostError(f"{what}, which has no file of it with a sha256 of the project's files", _OTHER_FILE)
-        found.setdefault(name, NamedWheels(label, wheels, tuple(others), problem))
-    return found
+        by_name.setdefault(name, NamedWheels(label, wheels, tuple(others), problem))
+    return by_name
 
 
 def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], message: str) -> HostError | UserError:
-    """The error for packages that the call's own directories, or one index, have, but not as it is required."""
+    """Return the error for a package that has wheels in the call's own directories, or in its one index, but none that
+    is required."""
     lines = [(line, canonicalize_name(line.name)) for line in map(Requirement, wanted)]
     for line, project in lines:
         name = str(project)
@@ -447,21 +479,25 @@ def _refused_by_named(named: Mapping[str, NamedWheels], wanted: Sequence[str], m
 
 
 def _unfit(what: str, name: str, wheels: NamedWheels) -> HostError | UserError:
-    option, _, place = wheels.option.partition(" ")
+    """Return the error for a package whose own wheels do not fulfil what is required. `what`: beginning of the
+    sentence."""
+    option, _, path = wheels.option.partition(" ")
     if wheels.problem is not None:
         return wheels.problem
-    if not place:
+    if not path:
         return UserError(
             f"{what}, but {option}, from which alone the project takes {name}, has {wheels.versions or 'none'}",
             fix=f"require a version that it has, or name a directory with the wheel of {name}: --find-links DIR",
         )
     return UserError(
-        f"{what}, but {place} has only {name} {wheels.versions}; an index is not asked for a package that {option} has",
-        fix=f"build the version again, or take it out of {place}",
+        f"{what}, but {path} has only {name} {wheels.versions}; an index is not asked for a package that {option} has",
+        fix=f"build the version again, or take it out of {path}",
     )
 
 
 def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
+    """Return the wheels with their sizes, asking the servers for those that the indexes did not give. A size stays None
+    if the server does not say it, either."""
     known = {
         c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
     }
@@ -475,8 +511,8 @@ def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer
         "logins": index_answer.logins,
         "timeout": INDEX_ANSWER,
     }
-    found = maker.call("env.indexes", "sizes", request).record("sizes")
-    return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
+    sizes = maker.call("env.indexes", "sizes", request).record("sizes")
+    return tuple(replace(w, size=sizes.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 
 
 class NoWheel(Exception):
@@ -513,7 +549,7 @@ class LacksVersion(UserError):
 
 
 def refuse_ended_packages(wanted: Iterable[str], torch: str) -> None:
-    """Raise a LacksVersion for a package whose last release cannot be imported with this torch."""
+    """Refuse a package whose last release cannot be imported with this torch (LacksVersion)."""
     for name in (canonicalize_name(Requirement(line).name) for line in wanted):
         last = ENDED.get(name, "")
         if last and Version(torch).release[:2] > Version(last).release:
@@ -531,7 +567,7 @@ class Conflict(UserError):
 
 
 def platform_for(glibc: str) -> str:
-    """uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
+    """Return uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
     known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
     return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
 
@@ -539,9 +575,12 @@ def platform_for(glibc: str) -> str:
 def read_pylock(
     text: str, python: str, glibc: str, local: Mapping[str, LocalWheel], hashes: Mapping[str, frozenset[str]] = EMPTY
 ) -> tuple[Wheel, ...]:
-    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel, or a HostError if no file
-    has one of the `hashes`. `local`: wheels that are files on the machine that made the lock, by URL; built wheels by
-    the URL of their source. A file of that machine is the user's own choice, and may have another hash."""
+    """Return one wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel if no file fits, or a
+    HostError if no file has one of the `hashes`.
+
+    `local`: URL → the wheel, for files on the machine that made the lock; built wheels are under the URL of their
+    source. A file of that machine is the user's own choice, and may have another hash.
+    """
     ranks = tag_ranks(python, glibc)
     made = []
     for package in parse_toml(text).get("packages", ()):
@@ -571,6 +610,7 @@ def _filename_of(file: Mapping[str, Any]) -> str:
 
 
 def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
+    """Return how well a file fits the tags, smaller is better; None if it does not fit or is no wheel."""
     try:
         _, _, build, named = parse_wheel_filename(_filename_of(file))
     except InvalidWheelFilename:
@@ -581,6 +621,7 @@ def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[
 
 
 def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[str, LocalWheel]) -> Wheel:
+    """Return a package's wheel from its entry in a pylock.toml and the chosen file."""
     filename = _filename_of(file)
     url = str(file.get("url") or "")
     known = local.get(url)
@@ -621,7 +662,7 @@ class UvRefusal(NamedTuple):
 
 
 def read_refusal(messages: str) -> UvRefusal:
-    """Read uv's messages, which have no form for programs."""
+    """Return what uv's messages say. They have no form for programs, so their English is searched."""
     text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
     fetched, damaged, wheel = _FETCH.search(text), _DAMAGED.search(text), _NO_WHEEL.search(text)
     absent = _NO_PACKAGE.search(text) or _ABSENT.search(text)
@@ -647,8 +688,9 @@ def explain_refusal(
     index_answer: IndexAnswer,
     machine: str,
 ) -> HostError | UserError:
-    """The true reason first: trouble of the machine or of an index that was asked, versions that exclude each other, a
-    package without a wheel, and then an index that did not answer, if a package was missed."""
+    """Return the error for uv's messages, the true reason first: trouble of the machine or of an index that was asked,
+    a package without a wheel, an index that did not answer (if a package was missed), a package or version that no
+    index has, and then versions that exclude each other."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     said, quote = read_refusal(messages), _quote(messages)
     named = {line: name for line in packages if (name := canonicalize_name(Requirement(line).name)) in said.names}
@@ -717,6 +759,7 @@ def explain_refusal(
 
 
 def _no_index_error(index_answer: IndexAnswer) -> HostError:
+    """Return the error for a call that has no source of wheels at all."""
     failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
     return HostError(
         f"no package index can be reached ({failures})" if failures else "no index or directory of wheels is given",
@@ -725,6 +768,7 @@ def _no_index_error(index_answer: IndexAnswer) -> HostError:
 
 
 def _quote(messages: str) -> str:
+    """Return uv's own lines, shortened, to follow a sentence; empty if there are none."""
     lines = [re.sub(r"^\s*(error|cause): ", "", line).strip() for line in messages.splitlines()]
     kept = [
         line[:_MAX_WIDTH]

@@ -1,4 +1,4 @@
-"""Matches a row with hosts: whether the row runs there, and with which Python. Pure.
+"""Match rows of the version table with hosts: whether a row runs there, and with which Python. Pure.
 
 Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work.
 """
@@ -36,6 +36,7 @@ class HostProfile:
 
 
 def profile(facts: Facts) -> HostProfile:
+    """Return the facts of a host that decide which rows run there."""
     system, software = facts.system, facts.software
     running = {minor(python.version) for python in software.pythons if python.version}
     good = frozenset(minor(python.version) for python in usable_pythons(facts) if python.version)
@@ -52,7 +53,7 @@ def profile(facts: Facts) -> HostProfile:
 
 
 def usable_pythons(facts: Facts) -> tuple[Python, ...]:
-    """Interpreters that can run the agent and use wheels for glibc and x86-64."""
+    """Return the interpreters that can run the agent and use wheels for glibc and x86-64."""
     return tuple(
         python
         for python in facts.software.pythons
@@ -64,24 +65,28 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
 
 
 def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
-    found: dict[HostProfile, list[str]] = {}
+    """Group hosts by what decides which rows run there: profile → names of its hosts."""
+    by_profile: dict[HostProfile, list[str]] = {}
     for name, facts in hosts.items():
-        found.setdefault(profile(facts), []).append(name)
-    return {kind: tuple(names) for kind, names in found.items()}
+        by_profile.setdefault(profile(facts), []).append(name)
+    return {kind: tuple(names) for kind, names in by_profile.items()}
 
 
 def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
-    """The glibc that wheels for all of these hosts must run on; None if unknown."""
+    """Return the oldest glibc among the hosts, on which wheels for all of them must run; None if none is known."""
     known = [version for facts in hosts.values() if (version := profile(facts).glibc)]
     return min(known, key=version_key, default=None)
 
 
 def incompatibility(row: StackSpec, facts: Facts) -> Reason | None:
+    """Return why a host cannot run a row; None if it can. The bindings' Pythons do not count, because the row also runs
+    over gloo."""
     kind, pythons = profile(facts), row.without_oneccl().pythons
     return _machine_problem(row, kind) or _python_problem(row.title, kind, pythons, _best_to_add({}, pythons))
 
 
 def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
+    """Return why a row can't run on hosts with this profile, whatever their Pythons; None if it can."""
     if host.kernel not in (None, "Linux"):
         return because(reasons.other_platform, found=host.kernel, wheels_for="Linux")
     if host.arch is not None and host.arch not in X86:
@@ -98,6 +103,7 @@ def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
 
 
 def _python_problem(part: str, host: HostProfile, pythons: Sequence[str], best: str) -> Reason | None:
+    """Return why no Python of the hosts fits; None if one fits, or if their Pythons are unknown."""
     if host.pythons is None or host.pythons & set(pythons):
         return None
     if host.pythons:
@@ -116,15 +122,17 @@ def _supported(pythons: Sequence[str]) -> list[str]:
 
 
 def has_isa(tier: Tier | None, isa: Isa) -> bool:
-    """True also for an unknown CPU, which counts as the best."""
+    """True if a CPU of that tier has the instructions. An unknown CPU counts as having them."""
     return tier is None or TIERS.index(tier) >= TIERS.index(isa)
 
 
 def common_pythons(
     row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], part: str
 ) -> tuple[str, ...] | Reason:
-    """Pythons that run this row on all hosts, newest first, or why there are none. `part` is built only for these
-    Pythons."""
+    """Return the Pythons that run this row on all hosts, newest first, or the reason why there is none.
+
+    `pythons`: those for which `part` is built. `part`: what a message names, such as `IPEX 2.8`.
+    """
     best = _best_to_add(host_groups, pythons)
     problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()})
     if problems is None:
@@ -142,6 +150,8 @@ def common_pythons(
 
 
 def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None:
+    """Return one reason for the problems of all groups of hosts; None if no group has one. Equal problems are told
+    together."""
     groups: dict[Reason, list[str]] = {}
     for names, problem in problems.items():
         if problem is not None:
@@ -152,7 +162,7 @@ def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None
 
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
-    """The Python that most hosts have; if several, the newest."""
+    """Return the Python that most hosts have, of those for which the row is built; if several, the newest."""
 
     def having(python: str) -> int:
         return sum(max(1, len(names)) for kind, names in host_groups.items() if kind.pythons and python in kind.pythons)
@@ -165,6 +175,7 @@ def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Se
 def _none_common(
     part: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], wanted: str
 ) -> Reason:
+    """Return the reason for hosts that have no fitting Python in common."""
     supported = tuple(_supported(pythons))
     if not supported:
         return because(reasons.built_for_old_pythons, part=part, pythons=tuple(pythons), oldest=OLDEST_PYTHON)
@@ -174,13 +185,16 @@ def _none_common(
         if kind.pythons is not None and wanted not in kind.pythons
         for name in names
     )
-    found = tuple(
+    examples = tuple(
         (names, _sorted(kind.pythons)) for kind, names in list(host_groups.items())[:_EXAMPLES] if kind.pythons
     )
-    return because(reasons.no_common_python, part=part, built_for=supported, found=found, install=wanted, hosts=lacking)
+    return because(
+        reasons.no_common_python, part=part, built_for=supported, found=examples, install=wanted, hosts=lacking
+    )
 
 
 def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Reason | None:
+    """Return the reason that names the hosts without this Python; None if no host is known to lack it."""
     lacking = {
         kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
     }
@@ -193,8 +207,11 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
-    """Host → path of that Python, the same path on hosts that share a home if possible. With unknown Pythons the path
-    is just a name, to be found on PATH; a host without that Python is left out."""
+    """Return host → path of that Python, the same path on hosts that share a home if possible.
+
+    If a host's Pythons are unknown, the path is just a name such as `python3.11`, to be found on PATH. A host without
+    that Python is left out.
+    """
     ranked = {name: _ranked(python, facts) for name, facts in hosts.items()}
     chosen = {name: paths[0] for name, paths in ranked.items() if paths}
     stores: dict[str, list[str]] = {}
@@ -216,16 +233,20 @@ def _best_of(paths: Collection[str], rankings: Sequence[Sequence[str]]) -> str:
 
 
 def _ranked(python: str, facts: Facts) -> list[str]:
-    good = [each for each in usable_pythons(facts) if minor(each.version or "") == python]
-    good.sort(key=lambda each: (each.libc != "glibc", each.arch is None, each.venv is False))
-    return list(dict.fromkeys(each.path for each in good))
+    """Return the paths of this Python on a host, the best one first."""
+    good = [entry for entry in usable_pythons(facts) if minor(entry.version or "") == python]
+    good.sort(key=lambda entry: (entry.libc != "glibc", entry.arch is None, entry.venv is False))
+    return list(dict.fromkeys(entry.path for entry in good))
 
 
 def queried_indexes(wheels: Availability) -> QueriedIndexes:
+    """Return which indexes answered and which failed, as reasons name them."""
     return QueriedIndexes(wheels.answered, tuple(failure.source for failure in wheels.failures))
 
 
 def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availability) -> Reason:
+    """Return the reason why no builds of a row fit together on these targets. If the indexes were queried, it names
+    each part that none of them has for a target."""
     if not wheels.queried:
         if row.oneccl_builds and all(build.cpu_wheel != "published" for build in row.oneccl_builds):
             return because(reasons.bindings_never_published, line=row.line)
@@ -254,6 +275,7 @@ def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availabili
 
 
 def _parts(row: StackSpec) -> dict[str, list[str]]:
+    """Return project → versions of the builds that a row may install."""
     parts = {TORCH: list(row.patches)}
     if row.ipex_builds:
         parts[IPEX] = [build.version for build in row.ipex_builds]
@@ -267,6 +289,12 @@ def easiest_problem(
     host_groups: Mapping[HostProfile, tuple[str, ...]],
     wheels: Availability,
 ) -> tuple[StackSpec, Reason]:
+    """Return the candidate, and its problem, that a refusal explains.
+
+    If some host's glibc is too old for every candidate, that is the problem. Otherwise candidates without bindings, and
+    then those with published bindings, are preferred; among these, those whose torch an index has, and last the one
+    that the fewest hosts prevent.
+    """
     floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {
         kind.glibc: names

@@ -1,8 +1,8 @@
-"""The candidate rows of a request, in the order in which the resolver tries them. Pure.
+"""Choose the candidate rows of a request, in the order in which the resolver tries them. Pure.
 
-Without a stack, the newest PyTorch, without IPEX. A request for IPEX gets a row with oneCCL first, then one over gloo.
-A request that names versions or a row is never widened. Only a version that the table does not have is a wrong call
-(exit code 2).
+A request without a stack gets the newest PyTorch, without IPEX. A request for IPEX gets a row with oneCCL first, then
+one over gloo. A request that names versions or a row is never widened. It is a wrong call (exit code 2) only if it
+names a stack or version that the table does not have, or a Python with three numbers.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Constraints:
 
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Reason:
+    """Return the candidate rows of a request with their limits, or why no row of the table fulfils it, whatever the
+    hosts have."""
     try:
         return _ConstraintReader(request, tuple(table)).constraints()
     except _Refused as refused:
@@ -45,7 +47,7 @@ def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Const
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
-    """All stack names: the rows, and the torch-only stack of each IPEX row."""
+    """Return all stacks by name: the rows, and the torch-only stack of each IPEX row."""
     rows = tuple(table)
     named = {row.name: row for row in rows}
     for row in rows:
@@ -65,6 +67,7 @@ class _ConstraintReader:
     table: tuple[StackSpec, ...]
 
     def constraints(self) -> Constraints:
+        """Return the candidates. Raises a _Refused if no row of the table fulfils the request."""
         request, table = self.request, self.table
         self._check_stack()
         self._check_torch()
@@ -95,6 +98,7 @@ class _ConstraintReader:
         return Constraints(rows, kind, named, request.python, must, request.oneccl)
 
     def _check_stack(self) -> None:
+        """Refuse a stack that the table does not have."""
         stack, known = self.request.stack, [*STACK_KINDS, *stacks(self.table)]
         if stack is not None and stack not in known:
             near = tuple(get_close_matches(stack.lower(), known, n=2))
@@ -102,6 +106,7 @@ class _ConstraintReader:
             raise _Refused(because(reasons.unknown_stack, requested=stack, near=near, oldest=known[2], newest=oldest))
 
     def _check_torch(self) -> None:
+        """Refuse a torch that the table does not have."""
         if self.request.torch is None:
             return
         requested = _public(self.request.torch)
@@ -122,6 +127,7 @@ class _ConstraintReader:
         raise _unknown("torch", self.request.torch, known, _near(requested, lines) if is_typo else ())
 
     def _check_python(self) -> None:
+        """Refuse a Python that no row has, or that is too old for ipexctl."""
         python = self.request.python
         if python is None:
             return
@@ -135,12 +141,13 @@ class _ConstraintReader:
         raise _unknown("Python", python, known, _near(python, known))
 
     def _narrow_torch(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows that have the requested torch."""
         if self.request.torch is None:
             return rows
         requested = _public(self.request.torch)
-        found = rows_with_torch(requested, rows)
-        if found:
-            return found
+        narrowed = rows_with_torch(requested, rows)
+        if narrowed:
+            return narrowed
         matching = next((row.name for row in rows_with_torch(requested, self.table)), None)
         matching = matching or next((row.name for row in self.table if row.line == minor(requested)), None)
         stack, line = rows[0].name, rows[0].line
@@ -149,16 +156,17 @@ class _ConstraintReader:
         )
 
     def _narrow_ipex(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows that have the requested IPEX, with only its builds."""
         ipex, stack = self.request.ipex, self.request.stack
         if ipex is None:
             return rows
-        found = []
+        narrowed = []
         for row in rows:
             good = tuple(b for b in row.ipex_builds if _is(ipex, b.version) and _works(b, row))
             if good:
-                found.append(replace(row, ipex_builds=good))
-        if found and stack != "torch":
-            return tuple(found)
+                narrowed.append(replace(row, ipex_builds=good))
+        if narrowed and stack != "torch":
+            return tuple(narrowed)
         home = next(row for row in self.table if any(_is(ipex, build.version) for build in row.ipex_builds))
         if stack is not None and stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
             raise _Refused(because(reasons.stack_lacks, stack=stack, what="IPEX", matching=home.name))
@@ -175,15 +183,17 @@ class _ConstraintReader:
         )
 
     def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows that have the requested bindings, with only these."""
         if self.request.oneccl is None:
             return rows
         if self.request.stack != "torch":
-            found = [_with_bindings(row, self.request.oneccl) for row in rows]
-            if good := tuple(row for row in found if row is not None):
+            narrowed = [_with_bindings(row, self.request.oneccl) for row in rows]
+            if good := tuple(row for row in narrowed if row is not None):
                 return good
         raise _Refused(self._explain_oneccl(self.request.oneccl, rows))
 
     def _explain_oneccl(self, oneccl: str, rows: tuple[StackSpec, ...]) -> Reason:
+        """Return why the requested bindings are not in any of these rows."""
         stack = self.request.stack
         home = next(row for row in self.table if any(_is(oneccl, build.version) for build in row.oneccl_builds))
         if stack == "torch" or (stack is not None and not any(row.oneccl_builds for row in rows)):
@@ -200,13 +210,14 @@ class _ConstraintReader:
         )
 
     def _narrow_kind(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        """Return the rows of the requested kind; for `torch`, each row without IPEX."""
         if self.request.stack == "torch":
             return tuple(row.stock() for row in rows)
         if self.request.stack != "ipex":
             return rows
-        found = tuple(row for row in rows if row.ipex)
-        if found:
-            return found
+        with_ipex = tuple(row for row in rows if row.ipex)
+        if with_ipex:
+            return with_ipex
         last = next((row.line for row in self.table if row.ipex), None)
         torch, stack = str(self.request.torch), rows[0].name
         raise _Refused(because(reasons.no_ipex_for_torch, torch=torch, last_line=last, stack=stack))
@@ -218,22 +229,27 @@ def is_range(torch: str) -> bool:
 
 
 def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    found = []
+    """Return the rows that have the requested torch; empty if none has.
+
+    For a patch version (`2.8.0`) or a range (`>=2.7`), each row keeps only the matching patches, and recommends one of
+    them. For a minor version (`2.8`), its row stays as it is.
+    """
+    matching = []
     for row in rows:
         patches = tuple(SpecifierSet(requested).filter(row.torch_patches)) if is_range(requested) else ()
         if requested in row.torch_patches:
-            found.append(replace(row, torch=requested, torch_patches=(requested,)))
+            matching.append(replace(row, torch=requested, torch_patches=(requested,)))
         elif patches:
             torch = row.torch if row.torch in patches else patches[-1]
-            found.append(replace(row, torch=torch, torch_patches=patches))
+            matching.append(replace(row, torch=torch, torch_patches=patches))
         elif requested == row.line:
-            found.append(row)
-    return tuple(found)
+            matching.append(row)
+    return tuple(matching)
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
-    """The row with only these bindings and the torch patches that work with them, or None. A row without IPEX never
-    counts."""
+    """Return the row with only these bindings and the torch patches that work with them; None if it has no such
+    bindings, or no IPEX."""
     builds = tuple(build for build in row.oneccl_builds if _is(oneccl, build.version) and _works(build, row))
     if not builds or not row.ipex:
         return None
@@ -247,6 +263,8 @@ def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
 
 
 def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: StackKind) -> tuple[StackSpec, ...]:
+    """Return the candidates in the order in which they are tried: with oneCCL, over gloo, without IPEX. A request that
+    names nothing gets only rows without IPEX. `must`: only those with oneCCL."""
     ccl = [row for row in rows if row.ipex and row.oneccl_builds]
     if must:
         return tuple(ccl)
@@ -282,7 +300,7 @@ def _oldest_first(versions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The nearest version; for other texts, names with a similar spelling."""
+    """Return the version nearest to a requested one; for another text, names with a similar spelling."""
     ordered = sorted(known, key=version_key, reverse=True)
     if re.fullmatch(r"\d+(\.\d+)+", requested) and ordered:
         wanted = _weight(requested)

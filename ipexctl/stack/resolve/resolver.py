@@ -1,7 +1,7 @@
-"""The resolver: chooses one stack for all hosts. Pure.
+"""Choose one stack for all hosts. Pure.
 
-The first candidate row that runs on every host and has its wheels wins. If no index has answered, every published wheel
-counts as available.
+The resolver takes the first candidate row that runs on every host and has its wheels. If no index has answered, every
+published wheel counts as available.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ Tried = Sequence[tuple[StackSpec, Reason]]
 
 
 def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any_hosts: bool, or_gloo: bool) -> Reason:
-    """`or_gloo`: the row runs over gloo if no index has its bindings."""
+    """Return why this row was chosen.
+
+    `tried`: rows that were passed over, each with its problem. `or_gloo`: True if the row runs over gloo in case no
+    index has its bindings.
+    """
     return because(
         reasons.chosen,
         newest=_newest(row, constraints),
@@ -46,6 +50,7 @@ def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any
 
 
 def _newest(row: StackSpec, constraints: Constraints) -> Newest | None:
+    """Return the sense in which a row is the newest; None if the request named it."""
     if constraints.named:
         return None
     if not row.ipex:
@@ -54,6 +59,7 @@ def _newest(row: StackSpec, constraints: Constraints) -> Newest | None:
 
 
 def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
+    """Return the first row that was passed over and is of the same kind, with its problem; None if there is none."""
     for row, problem in tried:
         is_alike = bool(row.oneccl_builds) == bool(chosen.oneccl_builds)
         if row.name != chosen.name and is_alike and (row.oneccl or not row.oneccl_builds):
@@ -62,6 +68,7 @@ def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
 
 
 def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: Availability) -> Iterator[Reason]:
+    """Say why a row with IPEX runs over gloo. Yield nothing for another row, or if no row with bindings was tried."""
     if row.oneccl_builds or not row.ipex:
         return
     indexes = queried_indexes(wheels)
@@ -73,17 +80,21 @@ def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: A
     elif best and wheels.queried and not wheels.of(ONECCL):
         yield because(reasons.gloo_instead_of_oneccl, row=best[0].name, problem=None, indexes=indexes)
     elif missed:
-        newest, problem = best or next((each for each in missed if each[0].oneccl), missed[0])
+        newest, problem = best or next((candidate for candidate in missed if candidate[0].oneccl), missed[0])
         yield because(reasons.gloo_instead_of_oneccl, row=newest.name, problem=problem, indexes=indexes)
 
 
 def retirement_notes(row: StackSpec, maintained: StackSpec | None, problem: Reason | None) -> Iterator[Reason]:
+    """Warn that the chosen row is retired. `maintained`: the newest maintained row that runs on the hosts; None if none
+    runs, for which `problem` is the reason."""
     if row.ipex and row.retired:
         name = maintained.name if maintained else None
         yield because(reasons.ipex_is_retired, maintained=name, problem=problem)
 
 
 def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
+    """Warn of the chosen builds: yanked wheels, bindings that were never published for CPUs, and known problems of the
+    combination."""
     for project, candidate in pick.wheels.items():
         if candidate.yanked:  # an exact version still installs a yanked wheel
             version, source = candidate.version, candidate.source
@@ -112,6 +123,7 @@ def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
 
 
 def missing_mpi(requirement: str, hosts: Mapping[str, Facts], wheels: Availability) -> Reason:
+    """Warn that no index has Intel MPI for the hosts, and say whether each host has an MPI of its own."""
     has_mpi = [any(mpi.version for mpi in facts.software.mpis) for facts in hosts.values()]
     every_host, indexes = bool(hosts) and all(has_mpi), queried_indexes(wheels)
     return because(reasons.no_intel_mpi, requirement=requirement, indexes=indexes, every_host_has_mpi=every_host)
@@ -119,27 +131,33 @@ def missing_mpi(requirement: str, hosts: Mapping[str, Facts], wheels: Availabili
 
 @dataclass(frozen=True, slots=True)
 class Pick:
+    """Builds of a row that fit each other and the hosts."""
+
     row: StackSpec
     torch: str
     ipex: IpexBuild | None
     oneccl: OnecclBuild | None
     target: Target
     wheels: Mapping[str, AvailableWheel]
+    """Project → the chosen wheel; empty if no index was queried."""
 
     @property
     def is_for_cpus(self) -> bool:
+        """True if the chosen torch is known to be a build for CPUs. False also if no index was queried."""
         return TORCH in self.wheels and is_cpu_build(self.wheels[TORCH])
 
     @property
     def bundled_mpi(self) -> str | None:
-        """Intel MPI inside the bindings, according to the wheel or else to the table."""
+        """Return the version of the Intel MPI inside the bindings, according to the wheel or else to the table; None if
+        there is none."""
         wheel = self.wheels.get(ONECCL)
         by_table = self.oneccl.mpi if self.oneccl else None
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
 
     def pin(self, project: str, version: str) -> str:
-        found = self.wheels.get(project)
-        return found.version if found else version
+        """Return the version of the project's chosen wheel, such as `2.8.0+cpu`; `version` if no index was queried."""
+        wheel = self.wheels.get(project)
+        return wheel.version if wheel else version
 
 
 def resolve(
@@ -149,6 +167,11 @@ def resolve(
     *,
     rows: Sequence[StackSpec] | None = None,
 ) -> StackPlan | Reason:
+    """Return the stack for all hosts, or the reason why there is none.
+
+    `availability`: what the indexes have; None if they were not queried. `rows`: the version table; None for the
+    packaged rows.
+    """
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
     if isinstance(constraints, Reason):
@@ -162,7 +185,7 @@ def resolve(
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> StackPlan | Undecided | Reason:
-    """Choose without the indexes, or return the stacks between which they decide."""
+    """Choose without the indexes. If it depends on them which of two stacks is chosen, return both as `Undecided`."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
     if isinstance(plan, Reason) or isinstance(constraints, Reason) or plan.oneccl is None:
@@ -177,24 +200,26 @@ def resolve_by_table(
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
-    """Projects to query, including `uv`, which builds environments."""
+    """Return the projects to query for a request, including `uv`, which builds environments; empty if no row fulfils
+    the request."""
     candidates = _candidates(request, rows)
     if not candidates:
         return ()
-    found = [TORCH]
+    names = [TORCH]
     if any(row.ipex for row in candidates):
-        found.append(IPEX)
+        names.append(IPEX)
     if any(row.oneccl_builds for row in candidates):
-        found.append(ONECCL)
+        names.append(ONECCL)
     for row in candidates:
         queried = [*(requirement for _, requirement in row.mpi), *row.requires]
-        found += [project_of(requirement) for requirement in queried]
-    return tuple(dict.fromkeys([*found, UV]))
+        names += [project_of(requirement) for requirement in queried]
+    return tuple(dict.fromkeys([*names, UV]))
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
-    found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
-    return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
+    """Return the indexes of all candidate rows, each once and PyPI last; empty if no row fulfils the request."""
+    unique = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
+    return tuple(sorted(unique, key=lambda index: "//pypi.org/" in index.url))
 
 
 def _candidates(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[StackSpec, ...]:
@@ -211,17 +236,20 @@ class _Search:
     wheels: Availability
 
     def first_fit(self, constraints: Constraints) -> StackPlan | Reason:
+        """Return the plan of the first candidate that fits the hosts and has its wheels, or the reason why none
+        does."""
         tried: list[tuple[StackSpec, Reason]] = []
         for row in constraints.rows:
-            found = self._fit(row, constraints)
-            if isinstance(found, Pick):
-                if better := self._for_cpus(found, constraints):
+            fit = self._fit(row, constraints)
+            if isinstance(fit, Pick):
+                if better := self._for_cpus(fit, constraints):
                     tried.append((row, because(reasons.only_cuda_build, line=row.line)))
-                return self._plan(better or found, tried, constraints)
-            tried.append((row, found))
+                return self._plan(better or fit, tried, constraints)
+            tried.append((row, fit))
         return self._refuse(tried, constraints)
 
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Reason:
+        """Return the builds of a row that run on all hosts, or why there are none."""
         pythons = row.pythons
         # Bindings exist for fewer Pythons than the other parts, so name them if they are the limit.
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
@@ -252,7 +280,8 @@ class _Search:
         return pick
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
-        """A maintained CPU torch instead of a newer one with gigabytes of CUDA, unless a torch was named."""
+        """Return a maintained torch for CPUs in place of a newer one with gigabytes of CUDA; None if the chosen one is
+        for CPUs, has IPEX or was named, if no index was queried, or if there is none."""
         if constraints.named or found.row.ipex or found.is_for_cpus or not self.wheels.queried:
             return None
         maintained = {row.name for row in self.table if not (row.ipex or row.retired)}
@@ -260,6 +289,7 @@ class _Search:
         return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
 
     def _picks(self, row: StackSpec, constraints: Constraints, target: Target) -> Iterator[Pick]:
+        """Yield the builds of a row that fit each other and the target, preferred ones first."""
         for torch in row.patches:
             for ipex in row.ipex_builds or (None,):
                 if ipex and not self._ipex_runs(ipex, torch, target):
@@ -268,11 +298,12 @@ class _Search:
                     if oneccl and not self._oneccl_runs(oneccl, torch, target, constraints):
                         continue
                     builds = ((TORCH, torch), (IPEX, ipex and ipex.version), (ONECCL, oneccl and oneccl.version))
-                    found = self._builds({project: version for project, version in builds if version}, target)
-                    if found is not None:
-                        yield Pick(row, torch, ipex, oneccl, target, found)
+                    wheels = self._builds({project: version for project, version in builds if version}, target)
+                    if wheels is not None:
+                        yield Pick(row, torch, ipex, oneccl, target, wheels)
 
     def _ipex_runs(self, build: IpexBuild, torch: str, target: Target) -> bool:
+        """True if an IPEX build works with this torch and runs on the target and on all hosts' CPUs."""
         return (
             torch in build.works_with
             and target.python in build.pythons
@@ -287,21 +318,24 @@ class _Search:
         return fits and (self.wheels.queried or is_published)
 
     def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, AvailableWheel] | None:
-        found: dict[str, AvailableWheel] = {}
+        """Return project → wheel of exactly these versions; None if one of them is missing. Empty if no index was
+        queried."""
+        chosen: dict[str, AvailableWheel] = {}
         for project, version in wanted.items() if self.wheels.queried else ():
             candidate = self.wheels.build(project, version, target)
             if candidate is None:
                 return None
-            found[project] = candidate
-        return found
+            chosen[project] = candidate
+        return chosen
 
     def _plan(self, pick: Pick, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> StackPlan:
+        """Return the plan for these builds, with its notes."""
         row, wheels = pick.row, self.wheels
         torch = pick.pin(TORCH, pick.torch)
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
         oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
         mpi = self._mpi(row, pick)
-        satisfiable = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
+        satisfiable = [line for line in row.requires if wheels.can_satisfy(line, pick.target)]
         notes = [
             *gloo_notes(row, tried, constraints, wheels),
             *retirement_notes(row, *self._maintained(constraints)),
@@ -309,9 +343,9 @@ class _Search:
         ]
         if isinstance(mpi, Reason):
             notes.append(mpi)
-        missing = [each for each in row.requires if each not in satisfiable]
+        missing = [line for line in row.requires if line not in satisfiable]
         has = queried_indexes(wheels)
-        notes += [because(reasons.left_out, requirement=each, title=row.title, indexes=has) for each in missing]
+        notes += [because(reasons.left_out, requirement=line, title=row.title, indexes=has) for line in missing]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
         # The indexes, which were not queried yet, may lack the requested stack's bindings.
         or_gloo = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
@@ -337,24 +371,28 @@ class _Search:
         )
 
     def _mpi(self, row: StackSpec, pick: Pick) -> str | Reason | None:
+        """Return the requirement of Intel MPI; None if the bindings contain it or the row needs none, or a reason if no
+        index has it."""
         if pick.bundled_mpi or not row.mpi:
             return None
-        fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
-        found = next((each for each in fitting if self.wheels.can_satisfy(each, pick.target)), None)
-        return found or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
+        fitting = [line for floor, line in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
+        satisfiable = next((line for line in fitting if self.wheels.can_satisfy(line, pick.target)), None)
+        return satisfiable or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
     def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Reason | None]:
+        """Return the newest maintained row that runs on the hosts, or else the problem of the newest one."""
         first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
         of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
         for row in maintained:
-            found = self._fit(row, of_torch)
-            if isinstance(found, Pick):
-                return (self._for_cpus(found, of_torch) or found).row, None
-            first_problem = first_problem or found
+            fit = self._fit(row, of_torch)
+            if isinstance(fit, Pick):
+                return (self._for_cpus(fit, of_torch) or fit).row, None
+            first_problem = first_problem or fit
         return None, first_problem
 
     def _refuse(self, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> Reason:
+        """Return the reason why nothing fits, with what would fit instead."""
         row, problem = easiest_problem(tried, self.host_groups, self.wheels)
         must = constraints.require_oneccl
 

@@ -54,6 +54,8 @@ MAX_OUTPUT: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
+    """What came of a script on a host."""
+
     rc: int
     stdout: bytes
     stderr: bytes

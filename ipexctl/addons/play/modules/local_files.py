@@ -23,6 +23,7 @@ TOO_LARGE_FIX: Final = Fix(
 
 
 def local_path(base: Path, text: str) -> Path:
+    """Return the path of a file that a task names, with `~` expanded."""
     return base / expand_tilde(text)
 
 
