@@ -73,6 +73,7 @@ class CheckpointExchange(AuthenticatingServer):
         threading.Thread(target=self._exchange, daemon=True).start()
 
     def close(self) -> None:
+        """Close all connections and stop serving, whether or not the exchange is over. A second call does no harm."""
         if not self._closed.is_set():
             self._closed.set()
             os.close(self._stop_serving)
@@ -217,6 +218,8 @@ class CheckpointExchange(AuthenticatingServer):
 
 
 def has_file(path: str) -> bool:
+    """Return True if the path is a file with content, or a directory with one below it. Temporary files do not
+    count."""
     with contextlib.suppress(OSError):
         if os.path.isfile(path):
             return bool(os.path.getsize(path))
@@ -231,6 +234,11 @@ def has_file(path: str) -> bool:
 def describe_exchange(
     path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan, *, is_restart: bool = False
 ) -> list[str]:
+    """Return the lines that tell the user what an exchange does: files that are not used, with the reason, copies, and
+    removed files. Empty if there is nothing to tell.
+
+    With `is_restart`, a line says so if no host has any file of the checkpoint.
+    """
     above = path.rpartition("/")[0]
     lines = []
     if is_restart and not any(report.copies or report.half or report.left for report in reports.values()):
@@ -284,6 +292,8 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
 
 
 def describe_aside(places: Mapping[str, str]) -> list[str]:
+    """Return a line for each directory in which hosts have set replaced files aside. `places`: host → directory, empty
+    if the host set nothing aside."""
     hosts: dict[str, list[str]] = {}
     for host, place in places.items():
         if place:

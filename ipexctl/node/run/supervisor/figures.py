@@ -56,6 +56,10 @@ class RunFigures:
         self.begin_attempt(hosts)
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
+        """Forget what was measured in the attempt before. `hosts`: rank → host.
+
+        Profiles stay, and throughput goes on as long as the ranks have the same numbers.
+        """
         self._hosts = hosts
         waiting = self._waiting = waiting_of(
             self._plan.backend, self._plan.choice(ALLREDUCE).mode, len(set(hosts.values()))
@@ -87,6 +91,7 @@ class RunFigures:
             throughput.begin_attempt()
 
     def of(self, rank: int) -> _FiguresOfRank:
+        """Return the figures of a rank of this attempt."""
         return self._ranks[rank]
 
     def add(self, rank: int, message: Message, files: WindowFiles, now: Moment) -> bool:
@@ -180,12 +185,21 @@ class RunFigures:
         return not self._stepped and self._unused == self._hosts.keys()
 
     def read_printed(self, sinks: Mapping[int, Mapping[str, OutputFile]]) -> None:
+        """Read the new output of the lowest ranks for loss, step and speed. `sinks`: rank → stream → file.
+
+        The files give only their newest lines, so a loss in the middle of much output may be missed.
+        """
         for rank in sorted(sinks)[:MOST_READ]:
             for sink in sinks[rank].values() if rank <= (self._printed.loss_from or rank) else ():
                 for line, is_bar in sink.new_lines():
                     self._printed.read_line(rank, line, unfinished=is_bar)
 
     def progress(self, now: float, *, is_over: bool) -> TrainingProgress | None:
+        """Return step, loss and speed as the script prints them, completed by what was measured; None if nothing of
+        these is known.
+
+        With `is_over`, the progress has no age, because nothing moves any more.
+        """
         rank, training = next(
             ((rank, each) for rank, each in sorted(self._training.items()) if each.progress.step), (-1, RankTraining())
         )
@@ -217,6 +231,12 @@ class RunFigures:
         )
 
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus], now: float) -> RunStatus:
+        """Return the run's status with the statuses of its ranks and all figures of the run. `now`: the monotonic
+        clock.
+
+        While a rank is unheard or the step stands still, throughput, speed and time left are left out, because they
+        would describe the past.
+        """
         self._judge(has_succeeded=all(rank.state == "ok" for rank in ranks))
         group = self.group
         tokens = [each.tokens_per_sample for each in self._training.values()]

@@ -73,9 +73,15 @@ class HostCalls:
 
     @property
     def is_over(self) -> bool:
+        """True if `take` has returned the answers to all lines that were begun."""
         return not self._open
 
     def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
+        """Run a line on a host in the background; `take` returns its answer.
+
+        `word` is what the shell calls the host, `stdin` the line's input. After `seconds`, or more on a busy machine,
+        the line counts as unanswered.
+        """
         self._open += 1
         argv = [*self._shell, word, line]
         threading.Thread(target=self._call, args=(host, argv, stdin, seconds * self._starvation), daemon=True).start()
@@ -103,6 +109,7 @@ class HostCalls:
         self.begin(host, word, shlex.join(["sh", "-c", _FIND_GONE, "sh", *rows[:_ASKED_AT_ONCE]]), b"", HOST_ANSWER)
 
     def take(self) -> list[HostAnswer]:
+        """Return the answers that have come since the last call. Each line that was begun gets exactly one."""
         answers = []
         with contextlib.suppress(queue.Empty):
             while True:
