@@ -14,6 +14,7 @@ DOCUMENTED = (
     "commands/**/*.py",
     "launch/**/*.py",
     "node/run/decisions/*.py",
+    "node/run/rank/*.py",
     "node/run/supervisor/*.py",
     "projects/*.py",
     "remote/*.py",

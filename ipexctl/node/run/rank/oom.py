@@ -32,6 +32,8 @@ Cgroup = Tuple[int, str, str]
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
+    """Return the cgroups of a process whose counter of out-of-memory kills can be read; empty where a container hides
+    them."""
     try:
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             paths = [line.rstrip("\n").split(":", 2) for line in file]
@@ -114,6 +116,7 @@ def refused_processes(proc: str = "/proc") -> int:
 
 
 def limit_of(cgroup: Cgroup) -> int | None:
+    """Return the smallest memory limit of a cgroup and those above it, in bytes; None if there is none."""
     version, directory, top = cgroup
     limits = []
     if version == 1:
@@ -155,6 +158,8 @@ class OutOfMemoryWatch:
         self.update(now)
 
     def update(self, now: float) -> None:
+        """Read the counters. Those of a cgroup say something only if they were read before, while the process was in
+        it."""
         cgroups = cgroups_of(self._pid, self._proc)
         if cgroups and cgroups != self._latest:  # the kernel shows another cgroup for a dead process
             self._before, self._latest = self._latest, cgroups
@@ -238,6 +243,8 @@ def _is_initial_pid_namespace() -> bool:
 
 
 def kernel_log(now: float) -> bytes:
+    """Return the lines of dmesg from the last two minutes; empty if this account may not read it. `now`: the monotonic
+    clock, as in the lines."""
     try:
         output = subprocess.run(["dmesg"], capture_output=True, timeout=LOG_TIME, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

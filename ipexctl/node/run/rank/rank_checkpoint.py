@@ -44,9 +44,11 @@ class CheckpointProcess:
 
     @property
     def pid(self) -> int:
+        """The process's pid, by which the rank wrapper finds its exit among those of its children."""
         return self._process.pid
 
     def end(self) -> None:
+        """Ask the process to exit. Its exit still has to be taken."""
         os.kill(self.pid, signal.SIGTERM)
 
     def read_problem(self, status: int) -> str:

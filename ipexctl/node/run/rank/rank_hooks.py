@@ -76,6 +76,7 @@ DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
 def begin() -> None:
+    """Install all hooks in this Python. One that can't be installed is left out."""
     # The gloo hook is registered first, so that it runs last.
     for install in (
         install_gloo_wait,
@@ -104,6 +105,7 @@ def begin() -> None:
 
 
 def install_gloo_wait() -> None:
+    """Have `wait_for_gloo` run at exit, after all that is registered later."""
     atexit.register(wait_for_gloo)
 
 
@@ -140,6 +142,7 @@ def install_stack_dumps() -> None:
 
 
 def unnamed_file() -> int:
+    """Return the descriptor of a new file without a name. Raises an OSError if no place has room for it."""
     try:
         return os.memfd_create(NAME)
     except (AttributeError, OSError):  # Pythons built for an old glibc have no memfd_create
@@ -156,6 +159,7 @@ def unnamed_file() -> int:
 
 
 def move_descriptor(number: int) -> int:
+    """Move a descriptor to the first of NUMBERS that is free, and return its number; the old one if none is free."""
     for target in NUMBERS:
         try:
             os.fstat(target)
@@ -170,6 +174,8 @@ def move_descriptor(number: int) -> int:
 
 
 def install_notes() -> None:
+    """Watch how this Python ends, and note that in the pipe of $IPEXCTL_NOTES. Without that pipe, nothing is
+    installed."""
     number, _, inode = os.environ.get("IPEXCTL_NOTES", "").partition(":")
     if not number.isdigit() or not inode.isdigit() or not is_pipe(int(number), int(inode)):
         return
@@ -203,6 +209,7 @@ def install_notes() -> None:
 
 
 def watch_tcp_store(module: Any) -> None:
+    """Have rank 0's store watched in a module of RENDEZVOUS that is imported now."""
     call_in_rank("tcp_store", RENDEZVOUS[module.__name__], module)
 
 
@@ -224,6 +231,8 @@ def install_gpu_code() -> None:
 
 
 def place_gpu_code(module: Any) -> None:
+    """Let code for GPUs run on the CPU, in a module of OF_GPUS that is imported now. On failure, the first rank says
+    that it is off."""
     try:
         getattr(load_in_rank("gpu_code"), OF_GPUS[module.__name__])(module)
     except Exception as error:  # noqa: BLE001  # the script runs without it, as with --gpu-code off
@@ -250,6 +259,7 @@ def install_own_ranks() -> None:
 
 
 def watch_own_ranks(module: Any) -> None:
+    """Have a module of OWN_RANKS warn when it starts processes, once."""
     from functools import wraps
 
     name = OWN_RANKS[module.__name__]
@@ -266,15 +276,19 @@ def watch_own_ranks(module: Any) -> None:
 
 
 def install_ddp() -> None:
+    """Act on each new DistributedDataParallel model, if ipexctl sums gradients or the meter is on."""
     if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
 
 def adds_up() -> bool:
+    """Return True if ipexctl may sum the gradients of DDP models itself, in shared memory or in a smaller wire
+    format."""
     return os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto") or bool(os.environ.get("IPEXCTL_WIRE"))
 
 
 def install_collectives() -> None:
+    """Have the ranks of a host share memory for collectives, if IPEXCTL_ALLREDUCE is `shared` or `auto`."""
     if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto"):
         call_after_import("torch.distributed.distributed_c10d", wrap_group_maker)
 
@@ -298,6 +312,7 @@ def wrap_group_maker(module: Any) -> None:
 
 
 def load_on_group() -> Any:
+    """Return the function to call with each new process group; if it can't be loaded, one that does nothing."""
     try:
         return load_in_rank("collectives").on_group
     except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
@@ -305,22 +320,26 @@ def load_on_group() -> Any:
 
 
 def install_weights() -> None:
+    """Share frozen parameters between the ranks of a host once torch is imported, with `--share-weights`."""
     if os.environ.get("IPEXCTL_SHARE_WEIGHTS"):
         call_after_import("torch", lambda torch: call_in_rank("shared_weights", "install", torch))
 
 
 def wrap_ddp(module: Any) -> None:
+    """Have ipexctl's functions called with each new model of DistributedDataParallel."""
     if hasattr(module, "DistributedDataParallel"):
         wrap_constructor(module.DistributedDataParallel)
 
 
 def install_meter() -> None:
+    """Count steps, samples and waiting in the modules of METERED, if the meter is on."""
     if os.environ.get("IPEXCTL_METER"):
         for name in METERED:
             call_after_import(name, lambda module: call_in_rank("meter", METERED[module.__name__], module))
 
 
 def install_profile() -> None:
+    """Profile steps in the modules of PROFILED, with --profile. That needs the meter."""
     if os.environ.get("IPEXCTL_PROFILE") and os.environ.get("IPEXCTL_METER"):
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints two lines otherwise
         for name in PROFILED:
@@ -328,6 +347,7 @@ def install_profile() -> None:
 
 
 def start_profile(module: Any) -> None:
+    """Begin what the profiler does in a module of PROFILED. On failure, rank 0 says that --profile is off."""
     try:
         is_torch = module.__name__ == "torch.optim"
         watched = load_in_rank("meter").meter() if is_torch else module
@@ -345,6 +365,7 @@ def install_fp32_math() -> None:
 
 
 def round_inputs(torch: Any) -> None:
+    """Have torch round the inputs of fp32 matrix products to bf16. Rank 0 says whether that is on."""
     version = str(getattr(torch, "__version__", ""))
     try:
         major, minor = map(int, version.split(".")[:2])
@@ -372,6 +393,7 @@ def round_inputs_of_ipex(ipex: Any) -> None:
 
 
 def install_half_math() -> None:
+    """Have products of half types computed in fp32 where that is faster, if IPEXCTL_HALF_MATH is set."""
     if os.environ.get("IPEXCTL_HALF_MATH"):
         call_after_import("torch", lambda torch: call_in_rank("half_math", "watch_half_types", torch))
 
@@ -385,16 +407,19 @@ def tell(variable: str, option: str, state: str) -> None:
 
 
 def is_first() -> bool:
+    """Return True on rank 0, or in the first copy of a run without ranks."""
     return os.environ.get("RANK", os.environ.get("IPEXCTL_COPY")) == "0"
 
 
 def install_fast() -> None:
+    """Begin autocast and fused optimizers once torch is imported, as far as they are asked for."""
     for variable in FAST:
         if os.environ.get(variable):
             call_after_import("torch", lambda torch, variable=variable: start_fast(variable, torch))
 
 
 def start_fast(variable: str, torch: Any) -> None:
+    """Begin what one variable of FAST asks for. On failure, rank 0 says that it is off."""
     option, function = FAST[variable]
     try:
         getattr(load_in_rank("fast"), function)(torch)
@@ -403,6 +428,7 @@ def start_fast(variable: str, torch: Any) -> None:
 
 
 def call_after_import(name: str, action: Any) -> None:
+    """Call the action with a module once that is imported, or at once if it is imported already."""
     if name in sys.modules:  # a .pth file has imported it
         action(sys.modules[name])
         return
@@ -422,6 +448,7 @@ class ModuleFinder:
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
+        """Find a module that has actions, for the import system. None leaves a module to the other finders."""
         search = name, _thread.get_ident()
         if name not in _actions or search in _finding:
             return None
@@ -453,6 +480,7 @@ class ModuleFinder:
 
 
 def wrap_constructor(model_class: Any) -> None:
+    """Call the actions for new models at the end of each construction. They are loaded with the first model."""
     from functools import wraps
 
     construct = model_class.__init__
@@ -484,6 +512,7 @@ def load_attach() -> Any:
 
 
 def load_on_model() -> Any:
+    """Return the meter's function for a new model; if it can't be loaded, one that does nothing."""
     try:
         return load_in_rank("meter").meter().on_model
     except Exception:  # noqa: BLE001  # nothing is measured then
@@ -499,6 +528,8 @@ def call_in_rank(name: str, function: str, *modules: Any) -> None:
 
 
 def load_in_rank(name: str) -> Any:
+    """Import a module of `ipexctl_inrank` from the run's own files, whatever the script's path has. Raises what the
+    import raises."""
     from importlib import import_module
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -529,6 +560,7 @@ class Notes:
         self._before = sys.excepthook
 
     def write(self, code: int, text: str) -> None:
+        """Note the end: a code and what it is due to. Only the first end of this process's main thread is noted."""
         if self._is_over or os.getpid() != self._pid or _thread.get_ident() != self._main:
             return
         self._is_over, self.has_failed = True, bool(code)
@@ -615,6 +647,7 @@ def hide_own_frames(error: BaseException | None) -> None:
 
 
 def is_own(traceback: TracebackType) -> bool:
+    """Return True if a frame is of ipexctl's files on the node, beside this one or below."""
     return traceback.tb_frame.f_code.co_filename.startswith(f"{DIRECTORY}/")
 
 
@@ -640,6 +673,7 @@ class PendingExit:
 
 
 def code_of(status: Any) -> int:
+    """Return the exit code that Python makes of the argument of `sys.exit`."""
     if isinstance(status, SystemExit):
         status = status.code
     if status is None:
@@ -768,10 +802,14 @@ def open_file(frames: list[tuple[Any, int]]) -> str:
 
 
 def is_of_library(name: str) -> bool:
+    """Return True for code that is not the script's own: of an installed package, the standard library, ipexctl, or no
+    file."""
     return "-packages/" in name or name.startswith(("<", sys.base_prefix + "/lib", DIRECTORY))
 
 
 def describe_file(path: str) -> list[tuple[str, str]]:
+    """Return that the file was read, and what is wrong with how it begins: a Git LFS pointer, a web page, or
+    nothing."""
     with open(path, "rb") as file:
         begin = file.read(64)
     name = os.path.relpath(path)

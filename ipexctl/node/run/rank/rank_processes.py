@@ -151,6 +151,10 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def read_wait_channel(pid: int) -> str:
+    """Return the kernel function in which a process sleeps; empty if it runs or that is unknown.
+
+    For a rank 0 that only keeps its TCP store, return KEEPS_TCP_STORE.
+    """
     if read_text(f"/proc/{pid}/comm").strip() == KEEPS_TCP_STORE:
         return KEEPS_TCP_STORE
     wchan = read_text(f"/proc/{pid}/wchan").strip()
@@ -184,6 +188,7 @@ _SHARES_TENSORS = "torch_shm_manag"
 
 
 def signal_descendants(number: int, except_pid: int) -> list[int]:
+    """Send a signal to all descendants of this process but `except_pid` and its own, and return their pids."""
     victims = [stat.pid for stat in descendants(os.getpid(), except_pid)]
     for pid in victims:
         with contextlib.suppress(OSError):
@@ -214,6 +219,11 @@ def signal_handlers(pid: int, number: int) -> bool:
 
 
 def end_descendants(except_pid: int) -> list[int]:
+    """End all descendants of this process but `except_pid`: with SIGTERM, half a second later with SIGKILL. Return the
+    pids that got SIGTERM.
+
+    After a second and a half, processes that do not end are left alone.
+    """
     if not has_children(except_pid):  # reading all processes is slow on a node with many ranks
         return []
     all_time, is_term = Countdown(1.5), Countdown(0.5)
@@ -301,9 +311,11 @@ class Guard:
         os.close(reader)
 
     def watch(self, pid: int) -> None:
+        """Name the session to kill if this process is killed. The last one named counts."""
         os.write(self._writer, b"%d\n" % pid)
 
     def dismiss(self) -> None:
+        """Have the guard exit without killing, and wait for that."""
         with contextlib.suppress(OSError):
             os.write(self._writer, b"dismiss\n")
             os.close(self._writer)
