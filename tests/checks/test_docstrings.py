@@ -15,6 +15,7 @@ DOCUMENTED = (
     "launch/**/*.py",
     "node/run/decisions/*.py",
     "node/run/rank/*.py",
+    "node/run/record/*.py",
     "node/run/supervisor/*.py",
     "projects/*.py",
     "remote/*.py",

@@ -38,6 +38,7 @@ class HomeRecords:
 
     @functools.cached_property
     def all(self) -> tuple[RecordedFiles, ...]:
+        """The recorded files of all runs. Runs without a record of files are left out."""
         found = (recorded_files(os.path.join(self.runs, run)) for run in list_names(self.runs))
         return tuple(recorded for recorded in found if recorded is not None)
 
@@ -59,6 +60,7 @@ class FileOwners:
 
     @functools.cached_property
     def others(self) -> tuple[RecordedFiles, ...]:
+        """Records of the runs that are neither this one nor resumed by it."""
         return tuple(recorded for recorded in self._home_records.all if recorded.run not in self.chain)
 
     def owner(self, path: str, status: os.stat_result) -> str | None:
@@ -83,6 +85,7 @@ class FileOwners:
         return None if owner is None or owner in self.chain else LaterWrite(owner, status.st_mtime)
 
     def is_own(self, path: str, status: os.stat_result) -> bool:
+        """Return True if the file, as it is now, is of this run or of one that it resumed."""
         return self.owner(os.path.realpath(path), status) in self.chain
 
     def lost_below(self, directory: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Finds the loss of a line, and reads what rank 0 printed: in nearly all scripts rank 0 has the losses."""
+"""Finds the loss in a line of output, and reads what rank 0 printed: in nearly all scripts rank 0 prints the losses."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def plain_text(line: bytes) -> str:
 
 
 def training_loss(line: str) -> float | None:
+    """Return the loss that a line of output names; None if it names none, or only one of a validation or of the whole
+    training."""
     if "loss" not in line.lower() or _END in line:
         return None
     losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
@@ -63,12 +65,18 @@ def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[floa
 
 
 def read_series(directory: str) -> dict[str, list[tuple[float, float]]]:
+    """Return what rank 0 printed beside the losses, such as an accuracy: name → times and values. Empty if there is
+    nothing.
+
+    `directory`: of a run, or of a copy of its record.
+    """
     found = map(find_series, lines_of_rank_0(directory))
     return {name: thin(points) for name, points in next(filter(None, found), {}).items()}
 
 
 def lines_of_rank_0(directory: str) -> list[list[tuple[float, str]]]:
-    """The timed lines of each stream."""
+    """Return the lines of each stream of rank 0 with the times at which they were received; empty for a run without
+    `output.times`."""
     times = TimesReader(os.path.join(directory, "output.times"), 2)
     ends: dict[StreamName, list[tuple[float, int]]] = {}
     for at, (rank, stream), end in times.entries():

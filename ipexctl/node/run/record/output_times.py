@@ -35,6 +35,7 @@ class TimesWriter:
         self._written_at = 0.0
 
     def add(self, rank: int, stream: StreamName, end: int) -> None:
+        """Note how long a stream's file is now. `end`: its size."""
         self._grown[rank, stream] = end
 
     def seconds_left(self, now: float) -> float:
@@ -48,6 +49,7 @@ class TimesWriter:
             self.write_all(at)
 
     def write_all(self, at: float) -> None:
+        """Write all that was noted, with the time `at`. On a full disk it stays noted."""
         grown = self._grown.items()
         data = b"".join(_ENTRY.pack(at, end, rank, _KINDS[stream]) for (rank, stream), end in grown)
         with contextlib.suppress(OSError):
@@ -58,6 +60,7 @@ class TimesWriter:
                 os.ftruncate(self._number, size - size % _ENTRY.size)
 
     def close(self) -> None:
+        """Close the file. What was noted and not written is lost."""
         with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
             os.close(self._number)
 
@@ -79,6 +82,7 @@ class TimesReader:
 
     @property
     def exists(self) -> bool:
+        """False if the file could not be opened, as in a run of an older version."""
         return self._number >= 0
 
     def entries(self) -> Iterator[TimeEntry]:

@@ -171,6 +171,7 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
 
 
 def rank_document(row: RankStatus) -> RankDocument:
+    """Return a rank of the document, from its status."""
     seen = row.figures
     lines = LineCounts(seen.out_lines, seen.err_lines)
     of_process = (row.exit_code, row.signal, row.oom)
@@ -181,8 +182,10 @@ def rank_document(row: RankStatus) -> RankDocument:
 
 
 def run_json(document: RunDocument) -> Json:
+    """Return the document as JSON with its schema."""
     return {"schema": SCHEMA, **encode(document)}
 
 
 def run_text(document: RunDocument) -> str:
+    """Return the document as the text that --summary writes and the command of --notify reads."""
     return json.dumps(run_json(document), indent=2) + "\n"

@@ -54,9 +54,11 @@ class Top(NamedTuple):
     """0 until the record is made."""
 
     def covers(self, path: str) -> bool:
+        """Return True if a path lies below this directory. Not for the directory itself."""
         return path.startswith(f"{self.path}/")
 
     def may_have_written(self, status: os.stat_result) -> bool:
+        """Return True if the file last changed while the run could write here, by its ctime."""
         return self.since < status.st_ctime_ns and not 0 < self.until < status.st_ctime_ns
 
 
@@ -94,16 +96,21 @@ class RecordedFiles(NamedTuple):
 
     @property
     def tops(self) -> tuple[Top, ...]:
+        """The directories that the run writes to, on all hosts."""
         return tuple(top for host in self.hosts for top in host.tops)
 
     @property
     def is_closed(self) -> bool:
+        """True if the records of all hosts are made. False while one of them still says only when the run began."""
         return all(host.path for host in self.hosts)
 
     def has(self, path: str, status: os.stat_result) -> bool:
+        """Return True if the file, at its path without links, is as the run left it, or as ipexctl put it there for the
+        run."""
         return self.has_adopted(path, status) or any(host.has(path, status) for host in self.hosts)
 
     def has_adopted(self, path: str, status: os.stat_result) -> bool:
+        """Return True if the file is as ipexctl put it there for the run."""
         return self.adopted.get(path) == identity_of(status)
 
     def has_written(self, path: str, status: os.stat_result) -> bool:
@@ -120,6 +127,7 @@ class RecordedFiles(NamedTuple):
 
 
 def identity_of(status: os.stat_result) -> Identity:
+    """Return what a file is recognized by: size, mtime and inode."""
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
@@ -282,12 +290,15 @@ def adopt(rundir: str, paths: Iterable[str]) -> None:
 
 
 def note_fetched(rundir: str, paths: Iterable[str]) -> None:
+    """Note that a user has fetched these files of the run, so that no later run says that nobody has. A full disk loses
+    the note."""
     fetched = {*read_fetched(rundir), *paths}
     with contextlib.suppress(OSError):  # a full disk: a later run says once more that nobody fetched them
         write_atomically(_file_of(rundir, _FETCHED), json.dumps({"paths": sorted(fetched)}).encode(), durable=False)
 
 
 def read_fetched(rundir: str) -> Collection[str]:
+    """Return the paths of files that users have fetched, by all machines that share the home."""
     directory = os.path.join(rundir, FILES)
     names = (name for name in list_names(directory) if name.endswith(_FETCHED))
     listed = (read_json(os.path.join(directory, name)).get("paths") for name in names)
