@@ -26,6 +26,7 @@ class HostNotes(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
+        """False for a length that no window has. The supervisor ignores such a message."""
         return 0 < self.seconds <= 2 * WINDOW
 
 
@@ -38,6 +39,8 @@ class Moments:
         self._peak: float | None = None
 
     def read(self, now: float) -> None:
+        """Read the counter of sent bytes, and set `at`, when to read it next. If the counter can't be read, that is
+        never."""
         try:
             with open(self._path, encoding="ascii") as file:
                 sent = int(file.read())
@@ -72,9 +75,11 @@ class HostProbe:
 
     @property
     def next_read(self) -> float:
+        """When `read` is due, by the monotonic clock; infinite if there is no interface to read."""
         return self._moments.at
 
     def read(self, now: float) -> None:
+        """Read the interface between two windows, to find its busiest moment."""
         self._moments.read(now)
 
     def take(self, now: float) -> HostRates | None:

@@ -78,6 +78,7 @@ class StepRecord(NamedTuple):
 
     @property
     def thread(self) -> int:
+        """The kernel's number of the thread that stepped the optimizer."""
         return self.flags >> 32
 
 
@@ -106,6 +107,11 @@ class MeterReader:
         return f"/proc/{os.getpid()}/fd/{self.number}"
 
     def read(self) -> list[StepRecord]:
+        """Return the records since the last call, in order; empty if there are none, or the ring can't be read.
+
+        A record that is being written is returned by the next call. Records that were overwritten since the last call
+        are lost.
+        """
         try:
             if not self._has_next():
                 return []
@@ -146,6 +152,7 @@ class MeterReader:
         os.pwrite(self.number, after_step.to_bytes(8, sys.byteorder), RING_SIZE)
 
     def close(self) -> None:
+        """Close the ring. The command's processes can't open it then."""
         os.close(self.number)
 
 

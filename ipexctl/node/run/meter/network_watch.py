@@ -53,6 +53,7 @@ class NetworkWatch:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
+        """Forget what was measured in the attempt before."""
         self._open: dict[int, _Window] = {}
         self._has_begun = False
         self._seconds = self._steps = self._waited = self._gradients = 0.0
@@ -61,12 +62,14 @@ class NetworkWatch:
         self._iface = ""
 
     def add(self, rank: int, number: int, rates: RankRates, seconds: float, gradients: float) -> None:
+        """Take a rank's window. It counts once all ranks and hosts have sent theirs of this number."""
         if self._is_on:
             window = self._window(number)
             window.ranks[rank], window.gradients[rank] = rates, gradients
             self._take(number, window, seconds)
 
     def add_host(self, host: str, number: int, rates: HostRates, seconds: float, iface: str) -> None:
+        """Take a host's window, which counts as a rank's does. `iface`: the host's network interface, or empty."""
         if self._is_on:
             self._iface = iface
             window = self._window(number)
@@ -100,6 +103,7 @@ class NetworkWatch:
 
     @property
     def network(self) -> NetworkCost | None:
+        """What waiting for other hosts costs; None if it can't be measured, or before MIN_STEPS steps were."""
         if self._steps < MIN_STEPS or not self._sent:
             return None
         step, share = self._seconds / self._steps, self._waited / self._seconds

@@ -124,6 +124,7 @@ class RankProfile(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
+        """True if there is a profile whose parts fit each other. False if `note` says why there is none."""
         return self.seconds > 0 and len(self.operators) <= _MOST_ROWS and len(self.communication) == max(1, self.steps)
 
 
@@ -137,6 +138,7 @@ class ProfileFile:
         self._read_at = 0
 
     def prepare(self) -> dict[str, str]:
+        """Remove the profile before, and return the variable that names the file to the command."""
         with contextlib.suppress(OSError):
             make_private_directory(os.path.dirname(self._path))
             remove_file(self._path)

@@ -31,9 +31,11 @@ class Streak:
 
     @property
     def has_begun(self) -> bool:
+        """True once ROW periods in a row have counted, until the streak ends."""
         return self.length >= ROW
 
     def add(self, *, counts: bool) -> None:
+        """Take the next period. `counts`: whether the rank was slow in it."""
         self._missed = 0 if counts else self._missed + 1
         if counts:
             self.length += 1
@@ -48,6 +50,7 @@ class SlowWatch:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
+        """Forget what was measured in the attempt before."""
         self._open: dict[int, dict[int, RankRates]] = {}
         self._last = -1
         self._has_begun = False
@@ -58,6 +61,7 @@ class SlowWatch:
         self.slow: SlowRank | None = None
 
     def add(self, rank: int, number: int, rates: RankRates, seconds: float) -> None:
+        """Take a rank's window. One that is sent again after a reconnect is ignored, and so is a late one."""
         if not self._is_on or number <= self._last:
             return
         ranks = self._open.setdefault(number, {})
