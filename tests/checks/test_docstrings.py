@@ -14,6 +14,7 @@ DOCUMENTED = (
     "commands/**/*.py",
     "launch/**/*.py",
     "node/run/decisions/*.py",
+    "node/run/connection/*.py",
     "node/run/meter/*.py",
     "node/run/rank/*.py",
     "node/run/record/*.py",

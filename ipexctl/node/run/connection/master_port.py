@@ -24,6 +24,8 @@ class PortError(OSError):
 
 
 def check_master_port(address: str, port: int) -> None:
+    """Raise a PortError with its cause and a fix if rank 0 could not listen on this port of node0. `address`: node0's,
+    to find a free port for the fix."""
     problem = bind_problem(port)
     if problem is None:
         return
