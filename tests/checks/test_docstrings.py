@@ -15,6 +15,7 @@ DOCUMENTED = (
     "launch/**/*.py",
     "node/run/decisions/*.py",
     "node/run/connection/*.py",
+    "node/run/host_starter/*.py",
     "node/run/meter/*.py",
     "node/run/rank/*.py",
     "node/run/record/*.py",

@@ -84,6 +84,7 @@ class HostStarterState(NamedTuple):
         return self._replace(has_met=True, is_lost=False, beat_at=0.0), (StarterAct.REPEAT_ENDS,)
 
     def on_message(self, message: Json) -> Step:
+        """Handle an order of the supervisor, which is proven already. Other messages change nothing."""
         kind = message.get("t")
         if kind == "start":
             return self._start(message)
@@ -112,6 +113,7 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def seconds_to_turn(self, contact: Contact, now: float) -> float:
+        """Return the seconds until the next turn is due, if nothing happens before."""
         if self.is_lost or not contact.is_up:
             return BUSY_TURN
         return max(0.0, self.beat_at - now)

@@ -31,10 +31,12 @@ class RankWrappers:
 
     @property
     def is_empty(self) -> bool:
+        """True if there is no wrapper whose exit was not taken."""
         return not self._running
 
     @property
     def pids(self) -> list[int]:
+        """The pids of the wrappers whose exits were not taken."""
         return [process.pid for process in self._running.values()]
 
     def start(
@@ -69,11 +71,13 @@ class RankWrappers:
         return ended
 
     def signal(self, number: int) -> None:
+        """Send a signal to all wrappers. One that has just exited is no error."""
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)
 
     def kill(self) -> None:
+        """Kill all processes in the sessions of the wrappers, and wait for the wrappers."""
         if self.is_empty:
             return
         kill_sessions(set(self.pids))

@@ -37,6 +37,10 @@ _RETRY_INTERVAL = 0.2
 
 
 def main(rundir: str) -> int:
+    """Have the line run on its host, and return its exit code; NOT_REACHED if the supervisor does not take it.
+
+    A line for node0 itself is run here, in place of this program.
+    """
     words = sys.argv[3:]
     while words and words[0].startswith("-"):  # -x of hydra, -q of both
         words.pop(0)
@@ -97,11 +101,13 @@ class ShellCall:
 
 
 def write_all(number: int, data: bytes) -> None:
+    """Write all data, however small the pieces that the pipe takes."""
     while data:
         data = data[os.write(number, data) :]
 
 
 def fail(text: str) -> int:
+    """Say on stderr why the line was not run, and return the exit code of an ssh that can't connect."""
     sys.stderr.write(f"ipexctl: {text}\n")
     sys.stderr.flush()
     return NOT_REACHED
