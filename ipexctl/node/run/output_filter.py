@@ -32,6 +32,7 @@ class OutputFilter:
         self._last: deque[OutputPart] | None = None if tail is None else deque(maxlen=tail)
 
     def feed(self, part: OutputPart) -> Iterable[OutputPart]:
+        """Take output of a stream, and return what passes now. With `tail`, nothing passes before `caught_up`."""
         if self._pattern is None and self._last is None:
             return [part]
         lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._complete_lines(part))
@@ -104,6 +105,7 @@ class OutputFilter:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a user's regular expression. Raises an AgentError if it is not valid."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
@@ -116,10 +118,12 @@ def _on_alarm(*_: object) -> NoReturn:
 
 
 def join_chunks(parts: list[Chunk]) -> Chunk:
+    """Join successive chunks of one stream. The result has the time of the last one."""
     return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
 
 
 def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
+    """Join successive lines of a stream that have the same time, so that they become few frames. Notes stay alone."""
     found: list[OutputPart | list[Chunk]] = []
     for line in lines:
         if isinstance(line, Note):

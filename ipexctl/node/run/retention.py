@@ -96,6 +96,8 @@ class StoredRun:
 
 
 def last_write_in(path: str) -> float:
+    """Return when the directory, or an entry directly in it, last changed, in seconds since the epoch; 0 if it can't be
+    read."""
     times = [0.0]
     with contextlib.suppress(OSError):
         times.append(os.lstat(path).st_mtime)
@@ -157,6 +159,8 @@ def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
 
 
 def clean_up(runs_directory: GuardedDirectory) -> None:
+    """Finish removals that were interrupted, and shorten the list of removed runs once it is longer than twice
+    REMEMBERED."""
     for name in runs_directory.names():
         if REMOVED_RUN.fullmatch(os.fsdecode(name)):
             runs_directory.remove_tree(name, ignore_errors=True)
@@ -182,6 +186,10 @@ def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], ac
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:
+    """Remove old runs, and return which, and which stay. With `dry_run`, only say which would go.
+
+    Runs that others began go only with `force`. Without a home, the reply is empty.
+    """
     home, now = home_of(request, "runs"), time.time()
     exists = check_home(home) if request["dry_run"] else open_home(home)
     runs_directory = os.path.join(home, "runs")
@@ -219,4 +227,5 @@ def prune(request: PruneRunsRequest) -> PruneReply:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `prune`, and return its exit code."""
     return answer({"prune": lambda request, _: prune(request)}[action])

@@ -64,6 +64,7 @@ _RAISED = re.compile(rb"(?:\[rank\d+\]: )?[A-Za-z_][\w.]*(?:Error|Exception|Inte
 
 
 def shorten(line: bytes) -> bytes:
+    """Return the line with its middle left out, if it is longer than MAX_LINE."""
     if len(line) <= MAX_LINE:
         return line
     half = MAX_LINE // 2
@@ -78,6 +79,7 @@ def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
 
 
 def text_lines(path: str, lines: int = 80) -> list[str]:
+    """Return the last lines of a file as text, as a terminal would show them; empty if it can't be read."""
     return [line.decode(errors="replace") for line in tail(path, RANK_BYTES, lines)]
 
 
@@ -92,6 +94,7 @@ def events_of(path: str) -> list[Json]:
 
 
 def plan_of(path: str) -> Json:
+    """Return the plan with at most MAX_SETTINGS settings; empty if it can't be read."""
     plan = read_json(path)
     return {**plan, "settings": as_list(plan.get("settings"))[:MAX_SETTINGS]} if plan else {}
 
@@ -134,6 +137,10 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 
 def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
+    """Send output and the newest dump of a run as frames, and return the rest of its record.
+
+    What only node0 knows now, such as kills for memory, is None or false of a copy.
+    """
     rundir, is_copy = rundir_of(request), request["copy"]
     status, document, written = read_status_now(rundir, is_copy=is_copy)
     stacks = os.path.join(rundir, "stacks")
@@ -160,4 +167,5 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `read`, and return its exit code."""
     return answer({"read": read_run_snapshot}[action])

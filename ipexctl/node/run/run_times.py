@@ -35,6 +35,7 @@ class RunTimes(NamedTuple):
 
     @property
     def ages(self) -> dict[str, float]:
+        """Run → seconds since it was first seen, or was last in progress."""
         return {name: self.passed - at for name, at in self.seen.items()}
 
     def look(self, now: ClockReading, runs: Collection[str]) -> RunTimes:
@@ -55,9 +56,11 @@ class RunTimes(NamedTuple):
 
 
 def read_times(directory: str) -> RunTimes:
+    """Read what is known of the runs in this directory; empty if there is no valid file."""
     return decode_valid(RunTimes, read_json(os.path.join(directory, _FILE)))
 
 
 def write_times(directory: str, times: RunTimes) -> None:
+    """Keep what is known. A full disk lets ages stay too short."""
     with contextlib.suppress(OSError):  # the disk is full: the ages stay too short
         write_json_atomically(os.path.join(directory, _FILE), encode(times), durable=False)

@@ -137,6 +137,8 @@ def stop(request: StopRequest) -> Json:
 
 
 def dump(request: RanksRequest) -> Json:
+    """Have the ranks' stacks dumped, send them as frames, and return the run's status. Without a live run, no frame is
+    sent."""
     found, status = ask(request, "dump")
     with emit_frames() as writer:
         for frame in dump_frames(found):
@@ -190,6 +192,8 @@ def ask(request: RanksRequest, kind: str) -> tuple[Json, Json]:
 
 
 def send_signal(supervisor: ProcessIdentity, number: int) -> None:
+    """Send a signal to the supervisor; one that has exited is no error. Raises an AgentError if it is another machine's
+    or another account's."""
     check_machine(supervisor)
     try:
         supervisor.send_signal(number)
@@ -198,6 +202,7 @@ def send_signal(supervisor: ProcessIdentity, number: int) -> None:
 
 
 def check_machine(supervisor: ProcessIdentity) -> None:
+    """Raise an AgentError if the supervisor is not on this machine, where its pid means nothing."""
     if not supervisor.is_of_this_machine:
         raise AgentError(
             f"the run's supervisor is on {supervisor.machine}, and this is {os.uname().nodename}",
@@ -207,6 +212,7 @@ def check_machine(supervisor: ProcessIdentity) -> None:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `list`, `find`, `stop`, `dump` or `profile`, and return its exit code."""
     asked = {"dump": dump, "profile": profile}
     actions = {"list": list_runs, "find": find, "stop": stop, **asked}
     return answer(lambda request, _: actions[action](request))

@@ -1,8 +1,9 @@
 """Shows `ipexctl why` what is running beside a slow rank, for a second.
 
-It runs on the host of the rank and reads /proc twice. Arguments of other
-processes are not read, because they may contain secrets. Processes of other accounts may be invisible: `unseen_share`
-is what the kernel counted and no visible process explains.
+It runs on the host of the rank and reads /proc twice. Of other processes it tells pid, name, account, CPU use and
+whether they are of the run. Their arguments and variables may contain secrets, so these are searched for the run's name
+and never told. Processes of other accounts may be invisible: `unseen_share` is what the kernel counted and no visible
+process explains.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class SuspectRequest(RunReference):
 
 
 def inspect_suspect(request: SuspectRequest, _: object) -> SuspectSnapshot:
+    """Return which other processes use the cores of a rank, measured over LOOK seconds. Raises an AgentError if the
+    rank's process is gone."""
     run, pid = request["id"], request["pid"]
     if not _is_of_run(pid, run):
         raise AgentError("the rank's process has exited, or belongs to another run")
@@ -57,6 +60,7 @@ def inspect_suspect(request: SuspectRequest, _: object) -> SuspectSnapshot:
 
 
 def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
+    """Return the pids of a process and all its descendants."""
     found, size = {pid}, 0
     while len(found) > size:
         size = len(found)
@@ -132,5 +136,6 @@ def _is_of_run(pid: int, run: str) -> bool:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `inspect`, and return its exit code."""
     actions: dict[str, Action] = {"inspect": inspect_suspect}
     return answer(actions[action])
