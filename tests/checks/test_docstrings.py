@@ -13,6 +13,7 @@ DOCUMENTED = (
     "api/**/*.py",
     "commands/**/*.py",
     "launch/**/*.py",
+    "node/common/*.py",
     "node/run/**/*.py",
     "projects/*.py",
     "remote/*.py",

@@ -74,6 +74,7 @@ def is_of_a_rank(name: str) -> bool:
 
 
 def is_of_a_framework(name: str) -> bool:
+    """Return True if frameworks give a file of their checkpoints such a name."""
     return is_of_a_rank(name) or _OF_A_FRAMEWORK.fullmatch(name.rpartition("/")[2]) is not None
 
 

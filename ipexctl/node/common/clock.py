@@ -14,16 +14,20 @@ class Countdown:
 
     @property
     def left(self) -> float:
+        """Seconds until it is over; 0 from then on."""
         return max(0.0, self._until - time.monotonic())
 
     @property
     def is_over(self) -> bool:
+        """True once the seconds have passed."""
         return time.monotonic() > self._until
 
     def extend(self, seconds: float) -> None:
+        """Let it take some seconds longer."""
         self._until += seconds
 
     def shorten(self, seconds: float) -> None:
+        """Let it end in `seconds` from now at the latest."""
         self._until = min(self._until, time.monotonic() + seconds)
 
 
@@ -32,10 +36,12 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
+        """Count from now on."""
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
+        """Seconds since the start, or the last `restart`."""
         return time.monotonic() - self._began
 
 
@@ -66,6 +72,8 @@ def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> b
 
 
 def seconds_since(at: float) -> float:
+    """Return the seconds since a time of the wall clock; negative if that is in the future, as a file server's time may
+    be."""
     return time.time() - at
 
 
@@ -81,5 +89,7 @@ class ClockReading(NamedTuple):
 
 
 def read_clocks(boot: str) -> ClockReading:
+    """Return how long this machine is up, time of suspension included, and the wall time. `boot`: the kernel's boot
+    id."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts the time of a suspended machine
     return ClockReading(boot, time.clock_gettime(clock), time.time())

@@ -23,6 +23,7 @@ _MAX_HELD = 1 << 20
 
 
 def client_context() -> ssl.SSLContext:
+    """Return a client's TLS settings. No certificate is checked by them: `encrypt` compares its fingerprint instead."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -31,6 +32,7 @@ def client_context() -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate in DER, in hex digits."""
     return hashlib.sha256(certificate).hexdigest()
 
 

@@ -54,11 +54,13 @@ class Fix(str):
 
     @classmethod
     def filled(cls, text: str, fields: Mapping[str, Any] | None) -> Fix:
+        """Make a Fix of a text with backticks. `fields` fill its braces; if they are None, braces are text."""
         pieces = enumerate(text.split("`"))
         return cls.of(part for at, piece in pieces for part in (_command if at % 2 else _prose)(piece, fields))
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Fix:
+        """Make a Fix of texts and commands. Empty ones are left out, neighbouring texts joined."""
         merged: list[Part] = []
         for part in filter(str, parts):
             if merged and isinstance(part, str) and isinstance(merged[-1], str):
@@ -80,14 +82,17 @@ class Fix(str):
 
     @property
     def commands(self) -> tuple[FixCommand, ...]:
+        """The commands, in their order."""
         return tuple(part for part in self.parts if isinstance(part, FixCommand))
 
     def with_commands(self, change: Callable[[FixCommand], FixCommand | Fix]) -> Fix:
+        """Return the fix with what `change` returns in place of each command."""
         changed = (change(part) if isinstance(part, FixCommand) else part for part in self.parts)
         return Fix.of(part for each in changed for part in parts_of(each))
 
 
 def fix_to_json(fix: str) -> Any:
+    """Return a fix as JSON carries it: a list of texts and commands, or plain text as it is."""
     return [part if isinstance(part, str) else list(part) for part in fix.parts] if isinstance(fix, Fix) else fix
 
 
@@ -106,10 +111,12 @@ def _is_command(part: object) -> bool:
 
 
 def parts_of(text: str | FixCommand) -> tuple[Part, ...]:
+    """Return the texts and commands of a Fix; any other text or command is its own only part."""
     return text.parts if isinstance(text, Fix) else (text,)
 
 
 def join_fixes(fixes: Iterable[str], separator: str = "; ") -> Fix:
+    """Join fixes, whose commands stay commands. Empty ones are left out; without any, the result is empty."""
     parts: list[Part] = []
     for fix in filter(None, fixes):
         parts += [separator, *parts_of(fix)] if parts else parts_of(fix)

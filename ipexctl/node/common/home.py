@@ -84,6 +84,7 @@ def home_of(request: Mapping[str, Any], below: str = "") -> str:
 
 
 def rundir_of(request: RunReference) -> str:
+    """Return the directory of a request's run. Raises an AgentError if another account could redirect it."""
     return os.path.join(home_of(request, f"runs/{request['id']}"), "runs", request["id"])
 
 
@@ -119,6 +120,7 @@ def check_home(home: str) -> bool:
 
 
 def remove_mark(home: str) -> None:
+    """Remove the mark, so that the directory is no home any more. Without a mark, do nothing."""
     with _open(home) as directory:
         if directory is not None and _has_mark(directory):
             directory.unlink(MARK.encode())

@@ -175,12 +175,15 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
 
 
 def is_final(error: Exception) -> bool:
+    """Return True if another try would fail the same way, as after a 404. False for overload, timeouts and broken
+    connections."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 429)
     return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedAddress))
 
 
 def explain(error: Exception, timeout: float | None = None) -> str:
+    """Return what went wrong, as a clause for a message. `timeout`: the limit that may have passed, to be named."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the server says {error.code} {error.reason}"
     cause = _cause(error)

@@ -117,6 +117,7 @@ class HostStarterRequest(NamedTuple):
 
 
 def starter_request(plan: Plan, host: str, contact: StarterContact) -> Json:
+    """Return the line for the starter of a host, as a JSON object."""
     request = HostStarterRequest(plan.rundir, host, plan.argv, contact, plan.hosts[0].address, plan.has_pool)
     document: Json = encode(request)
     return document
@@ -128,6 +129,7 @@ def job_file(attempt: int) -> str:
 
 
 def jobs_of(plan: Plan, job: HomeJob) -> Mapping[str, HomeJob]:
+    """Return store → its job, with the names of the plan's hosts that share it."""
     here: dict[str, list[str]] = {}
     for host in plan.hosts:
         here.setdefault(plan.stores[host.name], []).append(host.name)
@@ -135,6 +137,7 @@ def jobs_of(plan: Plan, job: HomeJob) -> Mapping[str, HomeJob]:
 
 
 def read_job(document: object) -> HomeJob:
+    """Decode a job. Raises a ValueError if it is damaged, or lacks its run, its token or its hosts."""
     job = decode(HomeJob, document, "the job")
     if not (job.rundir and job.token and job.here):
         raise ValueError("the job has no rundir, token or host")

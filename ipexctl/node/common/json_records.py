@@ -66,16 +66,20 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
 
 
 def parse_object(text: str | bytes | bytearray) -> dict[str, Any]:
+    """Parse a JSON text that is an object. Raises a JsonError if it is not."""
     return as_object(parse_json(text))
 
 
 def as_object(value: Any) -> dict[str, Any]:
+    """Return the value if it is a JSON object. Raises a JsonError if it is not."""
     if not isinstance(value, dict):
         raise JsonError("it is not a JSON object")
     return value
 
 
 def read_json_file(path: AnyPath, limit: int = MAX_FILE) -> Any:
+    """Parse a regular file. Raises an OSError if it can't be read, and a JsonError if it is not JSON or larger than
+    `limit` bytes."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -205,6 +209,7 @@ def decode_valid(kind: Callable[..., Value], document: object) -> Value:
 
 
 def check_type(kind: type[Value], value: object, field: str) -> Value:
+    """Return the value if it is of exactly this type: a bool is no int. Raises a ValueError that names the field."""
     if type(value) is kind:
         return value
     raise ValueError(f"{field} is missing" if value is None else f"{field} is not of type {kind.__name__}")
@@ -233,6 +238,8 @@ def _shape_of(type_: str) -> _TypeShape:
 
 @lru_cache(maxsize=None)
 def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> FieldDecoder:
+    """Return the decoder for a type as annotations write it. `module`: where its names are defined; `lenient`: drop
+    invalid items of collections and records."""
     names = vars(sys.modules[module])
     # A module's own decoder goes first: it may be stricter for a basic type, or decode `X | None` itself.
     own: FieldDecoder | None = names.get("FIELD_DECODERS", {}).get(type_) or _BASIC_DECODERS.get(type_)
@@ -312,6 +319,7 @@ def _checked_integer(value: object, field: str) -> int:
 
 
 def decode_float(value: object, field: str) -> float:
+    """Return the number as a float. Raises a ValueError for any other value, NaN, and numbers of 2**63 or more."""
     number = _checked_integer(value, field) if type(value) is int else check_type(float, value, field)
     if not abs(number) < _LARGEST:  # also false for NaN
         raise ValueError(f"{field} is out of range")
@@ -344,6 +352,7 @@ def _not_negative(decode_number: FieldDecoder, value: object, field: str) -> Any
 
 
 def decode_port(value: object) -> int:
+    """Return the number of a TCP port. Raises a ValueError for any other value."""
     number = _checked_integer(value, "its port")
     if not 0 < number < 1 << 16:
         raise ValueError("its port is out of range")

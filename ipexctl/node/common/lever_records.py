@@ -48,6 +48,7 @@ class Lever(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """What became of the option, as a sentence for the user."""
         if self.acted is None:
             return f"{self.option}: unknown whether it acted, as {self.reason}"
         if not self.acted:
@@ -62,6 +63,7 @@ class Lever(NamedTuple):
 
     @property
     def is_worth_it(self) -> bool:
+        """True if --profile measured that it is at least WORTH times as fast."""
         return self.speedup is not None and self.speedup >= WORTH
 
 

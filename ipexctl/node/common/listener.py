@@ -33,6 +33,8 @@ def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
+    """Return a listening socket; port 0 stands for any free one. `::` takes both families. Raises an OSError if it
+    can't listen there."""
     family, socket_address = resolve(address, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -47,6 +49,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
 
 
 def is_of_this_machine(address: str) -> bool:
+    """Return True if a process of this machine can listen on the address."""
     try:
         listen(address).close()
     except OSError:
@@ -112,9 +115,11 @@ class Listener:
         self._unauthenticated: dict[MessageSocket, ServerHandshake] = {}
 
     def readers(self) -> list[Pollable]:
+        """Return the ports, and the connections that have not proven the token."""
         return [*self._listening, *self._unauthenticated]
 
     def writers(self) -> list[MessageSocket]:
+        """Return the connections that have not proven the token and have unsent data."""
         return [conn for conn in self._unauthenticated if conn.pending]
 
     def handle_ready(self, readable: Sequence[Pollable]) -> None:
@@ -129,14 +134,17 @@ class Listener:
                 self._accept(listener)
 
     def drop_late(self, now: float) -> None:
+        """Close connections that have not proven the token in AUTHENTICATION_TIME. `now`: the monotonic clock."""
         for conn in [conn for conn in self._unauthenticated if now - conn.began > AUTHENTICATION_TIME]:
             self._drop(conn)
 
     def drop_all(self) -> None:
+        """Close all connections that have not proven the token. The ports stay open."""
         for conn in list(self._unauthenticated):
             self._drop(conn)
 
     def close(self) -> None:
+        """Close the ports, and all connections that have not proven the token."""
         self.drop_all()
         for listener in self._listening:
             listener.close()

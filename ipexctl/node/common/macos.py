@@ -27,6 +27,7 @@ def is_linux() -> bool:
 
 
 def has_proc() -> bool:
+    """Return True if /proc shows processes, as on Linux."""
     return os.path.exists("/proc/self/stat")
 
 
@@ -94,5 +95,6 @@ def add_key_command(path: object) -> str:
 
 
 def pip_files(home: str) -> tuple[list[str], list[str]]:
+    """Return pip's own places for its settings on a Mac: the machine's and the account's. Both are empty on Linux."""
     place = "Library/Application Support/pip/pip.conf"
     return ([], []) if is_linux() else ([f"/{place}"], [os.path.join(home, place)])

@@ -39,6 +39,7 @@ class MpirunLine(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
+        """True if the run has one host, so that mpirun calls no ssh."""
         return self.hosts == 1
 
 
@@ -259,6 +260,7 @@ def mpi_named(flavor: str) -> MpiRow | None:
 
 
 def recognised(banner: str) -> MpiRow | None:
+    """Return the MPI whose `mpirun --version` prints this; None if no row knows it."""
     return next((mpi for mpi in MPIS if re.search(mpi.banner, banner)), None)
 
 

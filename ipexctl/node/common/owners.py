@@ -31,6 +31,7 @@ class RemovalRequest(TypedDict):
 
 
 def read_owner(document: Mapping[str, object]) -> RunBy | None:
+    """Return who made a run or an environment, by its document; None if that is unsigned or damaged."""
     by = document.get("by")
     if not isinstance(by, dict):
         return None
@@ -55,6 +56,7 @@ def is_made_by(by: RunBy | None, records: str) -> bool:
 
 
 def owner_text(by: RunBy | None) -> str:
+    """Return the owner as people read it, such as `ann@desk`."""
     return "somebody without a name (IPEXCTL_ANONYMOUS=1)" if by is None else f"{by.user}@{by.host}"
 
 

@@ -30,6 +30,7 @@ def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
 
 
 def used_names(words: Sequence[str]) -> frozenset[str]:
+    """Return the names of the placeholders in these words, also of unknown ones."""
     return frozenset(found["name"] for word in words for found in _PLACEHOLDER.finditer(word) if found["name"])
 
 
@@ -49,4 +50,5 @@ def fill_run(words: Sequence[str], run: str) -> tuple[str, ...]:
 
 
 def uses_run(words: Sequence[str]) -> bool:
+    """Return True if one of these words has `{run}`."""
     return any(found["literal"] is None for word in words for found in _RUN.finditer(word))

@@ -45,9 +45,9 @@ ELASTIC_NAMES = (
 """Set by torchrun in addition."""
 WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
 RANK_WORDS = 5
+"""Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 LONGEST_COMMAND = 10_000
 """Characters of a command line in lists and pages."""
-"""Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 COMPILER = "compiler/c++"
 """Path in an environment that has ziglang and intel-openmp (`node/env/build.py`)."""
 
@@ -122,6 +122,7 @@ class TrainingMemory(NamedTuple):
     """Host → ranks that its free memory holds, with batches of the longest sequences."""
 
     def of(self, ranks: int, without: str = "") -> int:
+        """Return the bytes that so many ranks take on one host. `without`: a part in `each` that does not count."""
         return sum(self.once.values()) + ranks * sum(size for name, size in self.each.items() if name != without)
 
 
@@ -300,14 +301,17 @@ class Plan(NamedTuple):
 
     @property
     def rundir(self) -> str:
+        """The run's directory, the same path on every host."""
         return f"{self.home}/runs/{self.id}"
 
     @property
     def world_size(self) -> int:
+        """Ranks of the attempt."""
         return sum(len(host.ranks) for host in self.hosts)
 
     @property
     def all_hosts(self) -> tuple[HostPlan, ...]:
+        """Hosts with ranks, then those that may be in a later attempt."""
         return (*self.hosts, *self.spares)
 
     @property
@@ -317,6 +321,7 @@ class Plan(NamedTuple):
 
     @property
     def leaders(self) -> tuple[str, ...]:
+        """The first host of each home; node0 is one of them."""
         firsts: dict[str, str] = {}
         for name in self.names:
             firsts.setdefault(self.stores[name], name)
@@ -335,6 +340,7 @@ class Plan(NamedTuple):
 
     @property
     def environment(self) -> str:
+        """Name of the environment, or the path of the user's own Python."""
         return self.env or self.python
 
     @property
@@ -345,6 +351,7 @@ class Plan(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
+        """True if a later attempt may leave out hosts, as `--min-hosts` allows."""
         return self.asked.has_pool and len(self.all_hosts) > 1
 
     @property
@@ -356,16 +363,20 @@ class Plan(NamedTuple):
 
     @property
     def ranks(self) -> tuple[RankPlan, ...]:
+        """All ranks of the attempt in their order."""
         return tuple(sorted(rank for host in self.hosts for rank in host.ranks))
 
     @property
     def rank_hosts(self) -> tuple[str, ...]:
+        """The host of each rank, in the order of the ranks."""
         return tuple(rank.host for rank in self.ranks)
 
     def choice(self, option: RankOption) -> Choice:
+        """Return what was chosen for an option of the ranks; if the plan has nothing, that it is off."""
         return self.rank_options.get(option.name, option.off)
 
     def uses(self, option: RankOption) -> bool:
+        """Return True if an option of the ranks is not off."""
         return self.choice(option).mode != option.off.mode
 
     @property
@@ -423,6 +434,7 @@ def _with_choices(document: Json) -> Json:
 
 
 def plan_text(plan: Plan) -> str:
+    """Return the text of plan.json."""
     return json.dumps(to_json(plan), indent=1)
 
 
@@ -536,12 +548,14 @@ _HOSTFILES: Mapping[str, str] = {"none": "", "srun": "{ranks}", **{mpi.flavor: m
 
 
 def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
+    """Return the text of a hostfile for this launcher; empty if ipexctl starts the ranks itself."""
     form = _HOSTFILES.get(flavor, MPIS[0].hostfile)
     counts = [(host, len(host.ranks)) for host in hosts]
     return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
 
 
 def host_of(plan: Plan, rank: int) -> HostPlan:
+    """Return the host of a rank, which must be one of the attempt."""
     return next(host for host in plan.hosts if any(each.rank == rank for each in host.ranks))
 
 

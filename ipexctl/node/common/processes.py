@@ -61,6 +61,7 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_of_this_machine(self) -> bool:
+        """True if the record names this machine, by its hostname, or none."""
         return self.machine in (None, os.uname().nodename)
 
     @property
@@ -114,6 +115,7 @@ class ProcessIdentity(NamedTuple):
 
 
 def read_text(path: str) -> str:
+    """Return the text of a file, as of /proc; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -122,6 +124,7 @@ def read_text(path: str) -> str:
 
 
 def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
+    """Return the status of a process, also of a zombie. Raises an OSError if it is gone."""
     with open(f"{proc}/{pid}/stat", "rb") as file:
         data = file.read()
     try:
@@ -160,6 +163,7 @@ def start_of(pid: int) -> int:
 
 
 def all_processes() -> list[ProcessStat]:
+    """Return the status of all processes that this one can see, zombies included."""
     stats = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -227,6 +231,8 @@ def kill_sessions(leaders: Collection[int]) -> None:
 
 
 def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
+    """Yield pid and command line of every other process that this account may look at. `more`: further files of
+    /proc/PID, such as `environ`, which are yielded likewise."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             for kind in ("cmdline", *more):
@@ -235,6 +241,7 @@ def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
 
 
 def allow_many_files(maximum: int = 1 << 16) -> None:
+    """Raise this process's limit of open files to `maximum`, or as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for target in macos.file_limits(maximum, -1 if hard == resource.RLIM_INFINITY else hard):
         if soft < target:
@@ -244,6 +251,7 @@ def allow_many_files(maximum: int = 1 << 16) -> None:
 
 
 def own_identity() -> ProcessIdentity:
+    """Return by which other processes recognize this one."""
     return ProcessIdentity(os.getpid(), start_of(os.getpid()), os.uname().nodename, boot_id())
 
 
@@ -273,6 +281,7 @@ def is_partial_in_use(path: str) -> bool:
 
 
 def is_running(pid: int) -> bool:
+    """Return True if a process has this pid. A zombie does not count."""
     try:
         start_of(pid)
     except OSError:
@@ -289,6 +298,7 @@ def has_exited(pid: int, start: int, scope: str) -> bool:
 
 
 def boot_id() -> str | None:
+    """Return the kernel's id of this boot; None where the kernel does not tell."""
     return read_text("/proc/sys/kernel/random/boot_id").strip() or None
 
 

@@ -127,7 +127,7 @@ class FullDisk(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """Measured by the step meter over the last minute, or over the whole attempt once it has ended."""
+    """Measured by the step meter over the last minute; once ranks have ended, over all attempts with the same ranks."""
 
     steps_per_s: float | None = None
     samples_per_s: float | None = None
@@ -165,6 +165,7 @@ class Untrained(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """That no rank trained, and what may be the cause."""
         cause = f"; rank {self.rank} printed: {self.line}" if self.line else ": optimizer.step() was never called"
         return f"no rank took a training step{cause}"
 
@@ -178,6 +179,7 @@ class NanLoss(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """Whose loss is no number, and since when."""
         before = "" if self.before is None else f", {self.before:.4g} before"
         return f"the loss of rank {self.rank} is nan or inf since step {self.step}{before}"
 
@@ -242,6 +244,7 @@ class RankFigures(NamedTuple):
     """Seconds since the supervisor heard of the rank, if that is long."""
 
     def after_exit(self) -> RankFigures:
+        """Return the figures of a rank whose processes are gone: it uses neither CPU nor memory."""
         return self._replace(cpu=0.0, rss=0)
 
 
@@ -271,6 +274,7 @@ class RankStatus(NamedTuple):
     """How often the copy was started again, with --keep-going."""
 
     def to_json(self) -> Json:
+        """Return the rank as in status.json."""
         fields = self._asdict()  # `encode` takes three times as long, and a run may have thousands of ranks
         figures = fields.pop("figures")._asdict()
         lines = {"out": figures.pop("out_lines"), "err": figures.pop("err_lines")}
@@ -339,6 +343,7 @@ class StopRecord(NamedTuple):
 
     @property
     def who(self) -> str:
+        """As in `ann@desk`; empty if it is not known who stopped the run."""
         return f"{self.by}@{self.host}" if self.by else ""
 
 
@@ -399,10 +404,12 @@ class LaterWrite(NamedTuple):
 
     @property
     def whose(self) -> str:
+        """Who wrote the file, as a clause."""
         return f"run {self.run} wrote it" if self.run else "it is not as any run left it, or two at once wrote it"
 
     @property
     def sentence(self) -> str:
+        """Who wrote the file, and when."""
         when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(self.at))
         return f"{self.whose} at {when}" if self.run else f"{self.whose} (last written {when})"
 
@@ -546,15 +553,18 @@ class RunStatus(NamedTuple):
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
+        """All attempts, this one last."""
         last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
         return (*self.attempts, last)
 
     @property
     def has_moved(self) -> bool:
+        """True if attempts had different hosts, as far as these are known."""
         return len({attempt.hosts for attempt in self.all_attempts if attempt.hosts}) > 1
 
     @property
     def output_lost(self) -> LostOutput | None:
+        """How much output a full disk lost, and of which ranks; None if none was lost."""
         gaps = [rank for rank in self.ranks if rank.figures.lost]
         if not gaps:
             return None
@@ -562,6 +572,7 @@ class RunStatus(NamedTuple):
 
     @property
     def is_over(self) -> bool:
+        """True once the run has ended, or counts as lost."""
         return self.state in FINAL
 
     @property
@@ -570,6 +581,7 @@ class RunStatus(NamedTuple):
         return 0 if self.state in ("ok", "starting", "running") else self.exit_code or 1
 
     def to_json(self) -> Json:
+        """Return the status as in status.json, which `read_status` reads."""
         document: Json = {"schema": SCHEMA, **encode(self._replace(ranks=()))}
         document["supervisor"]["host"] = document.pop("node0")
         document["ranks"] = [rank.to_json() for rank in self.ranks]
@@ -579,6 +591,7 @@ class RunStatus(NamedTuple):
 
 
 def read_status(document: object) -> RunStatus:
+    """Decode a status of any version. It never fails: what is missing or damaged gets its default."""
     record = as_dict(document)
     nodes, supervisor = record.get("nodes"), as_dict(record.get("supervisor"))
     nodes = len(nodes) if isinstance(nodes, list) else nodes
@@ -616,14 +629,17 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {
 
 
 def as_dict(value: object) -> Json:
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_lines(value: object) -> tuple[str, ...]:
+    """Return the items of a list as texts; empty if the value is no list."""
     return tuple(str(line) for line in as_list(value))
 
 

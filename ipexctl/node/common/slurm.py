@@ -33,6 +33,7 @@ _OPTIONS_OF_SRUN = frozenset(
 
 
 def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the job itself, without those of a Slurm step, a task, or a call of srun."""
     return {
         name: value
         for name, value in environ.items()
@@ -41,6 +42,7 @@ def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a call of srun: without variables that would act as its options."""
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
@@ -62,6 +64,7 @@ def ask(argv: Sequence[str]) -> str:
 
 
 def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Start a command of Slurm in the background; None if it can't be started."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
@@ -69,6 +72,7 @@ def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def read_answer(query: subprocess.Popen[bytes]) -> str:
+    """Wait for the command, and return its output; empty if it takes too long."""
     try:
         return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
@@ -77,6 +81,7 @@ def read_answer(query: subprocess.Popen[bytes]) -> str:
 
 
 def end_query(query: subprocess.Popen[bytes]) -> None:
+    """Kill the command, and take its exit code."""
     query.kill()
     query.wait()
     if query.stdout is not None:
@@ -84,6 +89,7 @@ def end_query(query: subprocess.Popen[bytes]) -> None:
 
 
 def show_job(job: str) -> list[str]:
+    """Return the command that shows a job; `job_end_in` reads its output."""
     return ["scontrol", "show", "job", "-o", job]
 
 
@@ -125,6 +131,7 @@ _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 
 def show_time_left(job: str) -> list[str]:
+    """Return the command that shows how long a job may still run; `seconds_left` reads its output."""
     return ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
 
 
@@ -138,6 +145,7 @@ def seconds_left(shown: str) -> int | None:
 
 
 def own_restarts() -> int:
+    """Return how often this process's job was requeued; 0 outside a job."""
     return _number(os.environ.get("SLURM_RESTART_COUNT") or "") or 0
 
 
@@ -148,6 +156,7 @@ def step_argv(node: str, job: str = "") -> list[str]:
 
 
 def own_job() -> str:
+    """Return the number of this process's job; empty outside a job."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""
 
 

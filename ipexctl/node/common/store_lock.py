@@ -42,6 +42,7 @@ class Marker:
                 os.utime(self.path, follow_symlinks=False)
 
     def remove(self) -> None:
+        """End the heartbeat, and remove the link if it is still this process's."""
         self._removed.set()
         if _target(self.path) == self._target:
             with contextlib.suppress(OSError):

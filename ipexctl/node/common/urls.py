@@ -6,6 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL, in small letters and without credentials: `https://pypi.org`."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 

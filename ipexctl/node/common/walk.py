@@ -28,6 +28,7 @@ class PathPart(NamedTuple):
 
     @property
     def is_own(self) -> bool:
+        """True if the part belongs to one of the accepted accounts."""
         return self.status.st_uid in self.uids
 
 
@@ -37,6 +38,7 @@ Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
 
 
 def own_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    """Rule for a path of this account: nobody else could replace a part of it, or change its end."""
     if problem := path_above_home(above, below, is_end):
         return problem
     return _changeable(below) if below is not None and is_end else None
@@ -75,6 +77,8 @@ def _replaceable(above: PathPart, below: PathPart | None) -> Problem:
 
 
 def named_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    """Rule for a path that the user names: no link is another account's, nor a directory in one where everybody may
+    create files, and `check_entry` accepts the path's end."""
     if below is None:
         return None
     kind = stat.S_IFMT(below.status.st_mode)
@@ -140,6 +144,8 @@ class Place(NamedTuple):
         os.close(self.number)
 
     def open_end(self, flags: int) -> int:
+        """Open the path's end without following a link. Raises a Refused if it is no longer what was checked, and an
+        OSError if it is missing."""
         number = os.open(self.name or ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.number)
         if self.status is not None and os.path.samestat(os.fstat(number), self.status):
             return number
@@ -285,6 +291,7 @@ _ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
 
 
 def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
+    """Return who else may write to a file or directory: `others`, `group` or `acl`; empty if nobody may."""
     if status.st_mode & stat.S_IWOTH:
         return "others"
     if not status.st_mode & stat.S_IWGRP:
