@@ -14,6 +14,7 @@ DOCUMENTED = (
     "commands/**/*.py",
     "launch/**/*.py",
     "node/common/*.py",
+    "node/files/*.py",
     "node/run/**/*.py",
     "projects/*.py",
     "remote/*.py",

@@ -40,14 +40,18 @@ class AsideFiles:
 
     @property
     def path(self) -> str:
+        """The directory in which files are set aside. Raises an OSError if a link of the user has its name."""
         return _place_of(self._link)
 
     def is_empty(self) -> bool:
+        """Return True if no exchange has set files aside here; also if that can't be read."""
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
             return not _exchanges(aside_files)
         return True
 
     def prepare(self, exchange: str) -> None:
+        """Make a directory for what this exchange sets aside, on the filesystem of the checkpoint. Raises an AgentError
+        if there is no place for it."""
         if not _EXCHANGE.fullmatch(exchange.encode()):
             raise ValueError(f"{exchange!r:.80} is not a name of an exchange")
         self._exchange = exchange
@@ -100,6 +104,11 @@ class AsideFiles:
         )  # belongs to another account
 
     def keep(self, name: str, entry: bytes, directory: int) -> None:
+        """Set an entry of an open directory aside. `name`: its path below the checkpoint's; `entry`: its name in the
+        directory.
+
+        Raises an AgentError if the entry is on another filesystem than the place.
+        """
         while not self._rename(name, entry, directory):
             if self.is_used or not self._move_beside_root():
                 raise AgentError(

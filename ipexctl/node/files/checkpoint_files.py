@@ -109,6 +109,7 @@ class CheckpointFiles:
         return self._entered
 
     def close(self) -> None:
+        """Close what is held open of this tree and of others. A second call does no harm."""
         for files in (self, *self._others):
             if files._entered is not None:
                 files._writer.__exit__()
@@ -128,10 +129,12 @@ class CheckpointFiles:
 
     @property
     def root(self) -> str:
+        """The checkpoint's path without links."""
         return self._place.path
 
     @functools.cached_property
     def aside_files(self) -> AsideFiles:
+        """What exchanges have set aside of this checkpoint, and where the next files go."""
         return AsideFiles(self.directory, self.root)
 
     def _below(self, name: str) -> str:
@@ -326,9 +329,15 @@ class CheckpointFiles:
                 self.aside_files.keep(f"{directory}/{os.fsdecode(entry)}", entry, opened.number)
 
     def make_directory(self, name: str) -> GuardedDirectory:
+        """Open a directory of the checkpoint, made if it is missing. The caller closes it."""
         return self._writer.enter(self._path_of(name)).enter(b"")
 
     def save(self, known: KnownFiles, number: int) -> None:
+        """Record for the next exchange which content each file has and whether another host wrote it, with size, mtime
+        and inode, by which an unchanged file is recognized.
+
+        `number`: of this exchange. A damaged record is kept beside the new one.
+        """
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError, AgentError):
@@ -353,6 +362,7 @@ class CheckpointFiles:
         return report._replace(known=self.known)
 
     def clear(self) -> None:
+        """Remove received files that were not put in place."""
         with contextlib.suppress(OSError), GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
             directory.remove_tree(b"in", ignore_errors=True)
 

@@ -62,6 +62,7 @@ class HostCopies(NamedTuple):
         return self.number - self.age
 
     def to_json(self) -> Json:
+        """Return the report as JSON, as `read_host_copies` reads it."""
         return {
             **self._asdict(),
             "copies": [list(entry) for entry in self.copies.values()],
@@ -72,6 +73,7 @@ class HostCopies(NamedTuple):
         }
 
     def is_present(self, name: str) -> bool:
+        """Return True if the host has a file of this name, complete or not."""
         return name in self.copies or name in self.half or name in self.left
 
 
@@ -97,6 +99,8 @@ def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
 
 
 def read_known(rows: Any, top: str) -> KnownFiles:
+    """Return what was remembered of files: name → content. Raises a ValueError or TypeError unless all rows are
+    valid."""
     return {
         check_name(name, top): KnownContent(_hash(sha256), is_brought is True, read_number(number, _MAX_EXCHANGES))
         for name, (sha256, is_brought, number) in _limited(rows, dict).items()
@@ -120,6 +124,10 @@ def read_number(value: object, most: int = _MAX_EXCHANGES - 1) -> int:
 
 
 def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> HostCopies:
+    """Return the report that a host has sent. Raises a ValueError, TypeError or KeyError unless all of it is valid.
+
+    `is_other`: it is a report on another tree, which has no further ones.
+    """
     others = [] if is_other else _limited(document["others"], list, _MAX_TREES)
     named_parts = _limited(document["named_parts"], dict)
     copies, known = read_copies(document["copies"], top), read_known(document["known"], top)

@@ -4,8 +4,8 @@ A unit is a file, or the outermost directory that `checkpoint_layout` recognises
 with the parts that ranks on other hosts wrote.
 
 1. The newest complete copy of a unit goes to all hosts; files are never picked one by one by time, and those of another
-   run than the marker's are left out. A copy written after
-   an exchange is newer than any which that exchange saw, whatever the clocks say.
+   run than the marker's are left out. A copy written after an exchange is newer than any which that exchange saw,
+   whatever the clocks say.
 2. A directory is complete with its marker, all the layout asks for, and no half-written file. If weights were written
    since the last exchange and the marker is older, that save did not finish.
 3. A rank's part comes from the host that wrote it. It does not count if it is from an older save, or if several hosts

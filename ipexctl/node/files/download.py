@@ -156,5 +156,6 @@ def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `fetch`, and return its exit code."""
     end_on_signals()
     return answer({"fetch": fetch}[action])

@@ -180,9 +180,12 @@ class Listing:
             self._rows, self._size = [], 0
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
+        """Tell the receiver at once about an entry that is not sent. `warning`: it does not make the fetch fail."""
         emit("note", n=decode_name(name), reason=reason, warning=warning)
 
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
+        """Add an entry and, if it is a directory, all below it. `follow`: add what a link leads to in place of the
+        link."""
         status = self.add(name, path, follow=follow)
         if status is not None and stat.S_ISDIR(status.st_mode):
             self.add_content(name, self.paths[-1])
@@ -250,6 +253,7 @@ def list_path(listing: Listing, base: str, path: str, *, takes_parts: bool = Fal
 
 
 def unreadable(path: bytes, error: OSError) -> str:
+    """Say why a path can't be read, and how to see whose it is if that may be why."""
     shown = decode_name(path)
     fix = f"; see whose it is on that host: ls -ld {shlex.quote(shown)}" if error.errno == errno.EACCES else ""
     return f"{shown} can't be read: {error.strerror or error}{fix}"
@@ -338,6 +342,7 @@ def _matches_one(component: bytes, name: bytes) -> bool:
 
 
 def no_such_path(full: bytes) -> AgentError:
+    """Return the error for a missing path, which shows what the nearest existing directory has."""
     above = os.path.dirname(full)
     while not os.path.isdir(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
@@ -350,6 +355,8 @@ def no_such_path(full: bytes) -> AgentError:
 
 
 def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
+    """List the record of a run and the files that it wrote. Returns the run's working directory, and False: it is never
+    a single file."""
     top, rundir = encode_name(run["id"]), os.path.realpath(encode_name(rundir_of(run)))
     status = read_json(rundir + b"/status.json")
     shown = working_directory(run)
@@ -380,6 +387,8 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
 
 
 def working_directory(run: RunFiles) -> bytes:
+    """Return the working directory of the run's ranks. Raises an AgentError if neither the caller nor the run's plan
+    knows it."""
     cwd = run["cwd"] or read_json(f"{rundir_of(run)}/plan.json").get("cwd")
     if not cwd:
         raise AgentError("the run's working directory is not known here", f"an absolute path: {run['id']}:/…")
@@ -395,6 +404,8 @@ class PartSender:
         self._size = 0
 
     def add(self, row: tuple[object, ...], data: bytes) -> None:
+        """Add a part. It is sent once there is enough for a message, or by `send`. `row`: a value for each of
+        PART_FIELDS."""
         if self._size + len(data) > SEND_CHUNK or len(self._rows) == MOST_TOGETHER:
             self.send()
         self._rows.append(row)
@@ -402,6 +413,7 @@ class PartSender:
         self._size += len(data)
 
     def send(self) -> None:
+        """Send the parts that were added."""
         if self._rows:
             emit_with_bytes("parts", b"".join(self._data), rows=self._rows)
             self._rows, self._data, self._size = [], [], 0
@@ -456,6 +468,7 @@ def checksums(file: int, size: int) -> tuple[int, str, int]:
 
 
 def send(request: SendRequest, stdin: BinaryIO) -> Json:
+    """Send a listing, then the files that the receiver asks for on stdin."""
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
     buffer_output(LIST_CHUNK_SIZE)
@@ -468,6 +481,10 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
 
 
 def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool]:
+    """List the path that the request names. Returns the path, and whether it is a single file.
+
+    Of a run's path, files that another run has written since are left out, unless the request has `force`.
+    """
     run, may_be_missing = request["run"], request.get("may_be_missing", False)
     base = "~" if run is None or path.startswith(("/", "~")) else decode_name(directory_of(run, path))
     full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
@@ -505,6 +522,7 @@ def directory_of(run: RunFiles, path: str) -> bytes:
 
 
 def results_of(run: RunFiles) -> bytes:
+    """Return the run's directory for results (IPEXCTL_RUN_DIR)."""
     home = os.path.dirname(os.path.dirname(encode_name(rundir_of(run))))
     return os.path.join(home, b"results", encode_name(run["id"]))
 
@@ -522,6 +540,8 @@ def is_in_results(run: RunFiles, path: str) -> bool:
 
 
 def serve(request: SendRequest, stdin: BinaryIO) -> None:
+    """Send the listing; read from stdin what is wanted of it, and send that. Without a line on stdin, nothing more is
+    sent."""
     listing, path, run = Listing(), request["path"], request["run"]
     if run is not None and path is None:
         source, single = list_run(listing, run)
@@ -555,6 +575,7 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
 
 
 def main(_: str = "") -> int:
+    """Answer the agent's call, and return its exit code; 0 also if the receiver has left."""
     try:
         return answer(send)
     except BrokenPipeError:

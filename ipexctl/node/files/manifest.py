@@ -20,7 +20,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class ManifestEntry(NamedTuple):
-    """The first five fields are its row in JSON."""
+    """An entry of a list. Trees and pushes send the first five fields as its row in JSON, fetches and checkpoints
+    all."""
 
     path: str
     """Relative; empty if the list is a single file."""
@@ -34,6 +35,7 @@ class ManifestEntry(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
+        """The names of the path."""
         return tuple(self.path.split("/"))
 
 
@@ -43,10 +45,12 @@ def identity_of(status: os.stat_result) -> list[int]:
 
 
 def to_json(entries: Iterable[ManifestEntry]) -> bytes:
+    """Return a list for a tree or a push: JSON without times."""
     return json.dumps([entry[:5] for entry in entries], separators=(",", ":")).encode()
 
 
 def read_entries(document: bytes) -> list[ManifestEntry]:
+    """Return the entries of a list. Raises an AgentError if a path would lead out of the directory."""
     entries = [ManifestEntry(*row) for row in parse_json(document)]
     for entry in entries:
         if entry.path:
@@ -55,6 +59,7 @@ def read_entries(document: bytes) -> list[ManifestEntry]:
 
 
 def unpack_entries(packed: bytes) -> list[ManifestEntry]:
+    """Return the entries of a list compressed with gzip."""
     return read_entries(zlib.decompress(packed, _GZIP))
 
 
@@ -77,6 +82,7 @@ class VerifiedBlobs:
         self._is_changed = False
 
     def sha256_of(self, path: str) -> str | None:
+        """Return the recorded hash of a blob; None if it has none, or has changed since."""
         row = self._rows.get(path)
         if not isinstance(row, list) or len(row) != 5 or not isinstance(row[0], str):
             return None
@@ -95,6 +101,7 @@ class VerifiedBlobs:
             self._is_changed = True
 
     def save(self) -> None:
+        """Write the record if something was added, without blobs that are gone. A full disk loses what was added."""
         if not self._is_changed:
             return
         rows = {path: row for path, row in self._rows.items() if (self._top / path).exists()}

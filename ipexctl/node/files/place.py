@@ -71,6 +71,7 @@ class StagedFiles:
             yield self.directory, name
 
     def receive(self, stream: ByteStream) -> None:
+        """Take all files of a stream. Raises an AgentError if one has another hash than its header says."""
         for file in read_files(stream):
             name = check_hash(file.sha256).encode()
             if file.part.size > CHUNK:
@@ -142,6 +143,8 @@ class StagedFiles:
     def put_link(
         self, content: bytes, target: GuardedDirectory, name: bytes, *, may_replace: Callable[[], bool]
     ) -> None:
+        """Make a link at its place. `content`: its target; `may_replace`: whether an entry there may be replaced, asked
+        at the last moment."""
         self.directory.unlink(_NEXT)
         self.directory.link_to(content, _NEXT, replace=False)
         give_name(self.directory, _NEXT, target, name, replaces=may_replace())
@@ -269,6 +272,8 @@ class Writer:
         return self._replaces or (self._policy.marks and is_as_written(directory, name))
 
     def make_directory(self, entry: ManifestEntry) -> None:
+        """Make a directory of the list. If the policy takes the list's modes, it must not exist; else one that exists
+        stays."""
         if self._policy.umask:
             self._listed[entry.path] = entry
             self.enter(entry.path)
@@ -296,9 +301,11 @@ class Writer:
                     os.utime(name, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
 
     def mode_of(self, entry: ManifestEntry) -> int:
+        """Return the mode that an entry gets on this host."""
         return self._policy.mode_of(entry.mode, self._umask)
 
     def set_mode(self, entry: ManifestEntry) -> None:
+        """Set the mode of an existing entry, without following a link."""
         with self.place_of(entry.path) as (directory, name):
             flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
             with GuardedDirectory(os.open(name, flags, dir_fd=directory.number), entry.path) as opened:
@@ -412,6 +419,7 @@ class PartFile:
         return self
 
     def write(self, data: memoryview) -> None:
+        """Append bytes."""
         self.crc = zlib.crc32(data, self.crc)
         write_all(self._number, data)
         self.at += len(data)
@@ -425,6 +433,7 @@ class PartFile:
                 self._directory.unlink(self._part)
 
     def status_of_place(self) -> os.stat_result | None:
+        """Return the status of what has the file's name now; None if nothing has."""
         return self._directory.status_of(self._name)
 
     def finish(self, mode: int, mtime: int) -> None:
@@ -435,6 +444,7 @@ class PartFile:
             self._part = b""
 
     def close(self) -> None:
+        """Close the file, which unlocks it. A part that no later call would find is removed."""
         if self._part and self._part != part_name(self._name):  # no later call would find it
             self.discard()
         os.close(self._number)
@@ -460,6 +470,7 @@ def open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None
 
 
 def is_own(status: os.stat_result) -> bool:
+    """Return True for a regular file of this account that has no other name (hard link)."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
 
 
@@ -474,6 +485,7 @@ def lock_file(number: int) -> bool:
 
 @contextlib.contextmanager
 def umask_set(umask: int) -> Iterator[None]:
+    """Use this umask in the block. All threads of the process have it then."""
     before = os.umask(umask)
     try:
         yield

@@ -137,6 +137,8 @@ class PathTarget(TargetView):
         return self._directories.enter(above), name
 
     def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
+        """Return the status of what is at an entry's path; None if nothing is. Raises an AgentError if it is another
+        account's."""
         try:
             directory, name = self._place_of(entry)
         except (FileNotFoundError, NotADirectoryError):
@@ -146,9 +148,12 @@ class PathTarget(TargetView):
         return status
 
     def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
+        """Return `equal` or `other`: of a link by its target, of a file by its hash, unless its size differs or the
+        request is `quick`."""
         return "equal" if self._is_equal(entry, status) else "other"
 
     def left_of(self, entry: ManifestEntry, status: os.stat_result) -> Left:
+        """Return `this` for a file that a push wrote and nobody has changed since, else `nothing`."""
         is_file = entry.kind != "d" and stat.S_ISREG(status.st_mode)
         return "this" if is_file and self._marks and is_as_written(*self._place_of(entry)) else "nothing"
 
@@ -181,6 +186,11 @@ def _policy_of(request: InspectRequest | PlaceRequest) -> Policy:
 
 
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
+    """Report what the path lacks of the list and what differs. If files are lacking and none is in the way, make a
+    directory for them.
+
+    With `dry_run` or `quick`, no such directory is made.
+    """
     _use_umask_of_home(is_home=bool(request["repos"]))
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
@@ -315,6 +325,10 @@ def _stored(directory: GuardedDirectory) -> Iterator[os.stat_result]:
 
 
 def place(request: PlaceRequest) -> Json:
+    """Give the received files their names at the path, and remove what the push needed. Returns how many were placed.
+
+    Raises an AgentError if files are lacking, or if something has changed at the path since `inspect`.
+    """
     _use_umask_of_home(is_home=bool(request["repos"]))
     path = request["path"]
     gone = AgentError("another program removed the files that had arrived", "run it again")
@@ -380,6 +394,8 @@ def _note_verified(path: str, rows: list[ManifestEntry], writer: Writer) -> None
 
 
 def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
+    """Remove the directory of a push, with received contents. If another process still receives files there, do
+    nothing."""
     with contextlib.suppress(OSError), own.enter(os.fsencode(STORE)) as arrived:
         names = arrived.names()
         paths = {name: os.path.join(arrived.anchor, os.fsdecode(name)) for name in names}
@@ -407,6 +423,7 @@ def _use_umask_of_home(*, is_home: bool) -> None:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `inspect` or `place`, and return its exit code."""
     global _umask
     _umask = os.umask(0o077)
     store.end_on_signals()

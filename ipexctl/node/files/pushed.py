@@ -36,6 +36,7 @@ class PushedData(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Bytes of all recorded files."""
         return sum(identity[0] for identity in self.entries.values())
 
 

@@ -90,6 +90,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, count: int, name: str) -> None:
+        """Count bytes, and report the sum from time to time. `name`: of the file that they belong to."""
         with self._lock:
             self._done += count
             if not self._pause.is_over:
@@ -99,6 +100,7 @@ class Progress:
 
 
 def total_of(files: Sequence[StoreFile]) -> int | None:
+    """Return the bytes of all files together; None if the size of one is unknown."""
     sizes = [file["size"] for file in files if file["size"] is not None]
     return sum(sizes) if len(sizes) == len(files) else None
 
@@ -130,6 +132,8 @@ def path_of(store: str, file: StoreFile) -> Path:
 
 
 def is_there(store: str, file: StoreFile) -> bool:
+    """Return True if the store has the file, of the right size if that is known. Raises an AgentError for a name that
+    no store may have."""
     try:
         status = path_of(store, file).stat()
     except OSError:
@@ -219,6 +223,7 @@ class PartialFile:
         raise PartTaken("another program removed the files that had arrived", "run it again")
 
     def write(self, data: memoryview) -> None:
+        """Append bytes. Raises an AgentError if the disk is full."""
         self._hash.update(data)
         try:
             while data:
@@ -230,6 +235,8 @@ class PartialFile:
             raise _explain(error, self._store, missing) from None
 
     def adopt(self) -> None:
+        """Give the complete file its name in the store. Raises a HashMismatch if it has another hash; then it is not
+        kept."""
         digest = self._hash.hexdigest()
         if digest != self.sha256:
             self._is_wrong = True
@@ -270,6 +277,8 @@ def _is_kept(path: Path) -> bool:
 
 
 def unfinished(store: str) -> dict[str, int]:
+    """Return the first 16 digits of a hash → bytes that there are of that file. Files that a process is writing are
+    left out."""
     found: dict[str, int] = {}
     for size, path in _left_by_ended(store):
         prefix = path.name[:16]
@@ -356,6 +365,11 @@ def _check_room(store: str, files: Sequence[StoreFile]) -> None:
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
+    """Take the files of a stream into the store. Returns the hashes of those it got, and which failed, with the reason.
+
+    Raises an AgentError for a file that was not requested, a disk without room, or a stream that breaks off; what has
+    arrived of a large file stays for the next call.
+    """
     store, files, home = request["store"], request["files"], request.get("home", "")
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
@@ -442,6 +456,7 @@ def _send_to_stdout(request: StoreRequest) -> int:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `have` or `receive`, or write files to stdout for `send`. Returns the exit code."""
     if action == "send":
         return _send_to_stdout(parse_json(sys.stdin.buffer.readline()))
     end_on_signals()
