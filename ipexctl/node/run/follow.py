@@ -96,7 +96,10 @@ class FollowedFile:
         self._number = -1
 
     def chunks(self, end: int, at: float | None) -> Iterator[OutputPart]:
-        """Output up to the offset `end`, or to the end of the file."""
+        """Yield output up to the offset `end`, or to the end of the file. `at`: the time that it gets.
+
+        A note is yielded only once its whole line is written.
+        """
         while self.offset < end and self._is_open():
             stop, note = end, self._next_note()
             if note is not None and note.offset == self.offset:
@@ -114,7 +117,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
     def pass_on(self, chunk: Chunk, at: float) -> Iterator[OutputPart]:
-        """The unsent part of a chunk that is not in the file."""
+        """Yield the unsent part of a chunk that the disk had no room for. All before it must be sent already."""
         new = chunk.data[self.offset - chunk.offset :]
         note = self._next_note()
         if new and note is not None and (note.offset, note.end) == (self.offset, chunk.end):
@@ -186,7 +189,8 @@ class OutputReader:
             yield from file.new_chunks(latest)
 
     def _unstored_chunks(self) -> Iterator[OutputPart]:
-        """Output that the disk has no room for. It comes after the output in the files."""
+        """Yield output that the disk has no room for. It comes after the output in the files, so it waits until all of
+        that is read."""
         for chunk in self._unstored.new_chunks():
             file = self.files.get((chunk.rank, chunk.stream))
             if file is None:
@@ -297,7 +301,7 @@ class StartersWatcher:
         self._written = 0
 
     def poll(self) -> Json:
-        """What the supervisor wrote since the last call; or empty."""
+        """Return what the supervisor has written since the last call; empty if nothing."""
         try:
             written = os.stat(self._path).st_mtime_ns
         except OSError:

@@ -48,7 +48,7 @@ class NotifyRequest(NamedTuple):
 
 
 def claim(rundir: str, by: str) -> bool:
-    """True if this caller should run the command; false if another does, or the run has no record."""
+    """Return True if this caller should run the command; False if another does, or the run has no record."""
     try:
         number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):
@@ -115,7 +115,8 @@ def notify(request: NotifyRequest) -> None:
 
 
 def end_on_node0(rundir: str) -> Json | None:
-    """How the command failed, for `ipexctl why`; None if it did not run on node0, is running, or succeeded."""
+    """Return how the command failed on node0, for `ipexctl why`; None if it did not run there, is running, or
+    succeeded."""
     document = read_json(os.path.join(rundir, FILE))
     if "exit_code" not in document or document["exit_code"] == 0:
         return None

@@ -42,7 +42,8 @@ class OutputFilter:
         return ()
 
     def caught_up(self, *, is_final: bool) -> Iterable[OutputPart]:
-        """The last lines of all output so far. If `is_final`, an unfinished line counts too."""
+        """Return what was held back of all output so far: the last lines with `tail`, and unfinished lines that match.
+        With a pattern, unfinished lines count only if `is_final`."""
         rest: list[OutputPart] = []
         if is_final or self._pattern is None:
             rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(join_chunks(parts))]
@@ -53,12 +54,14 @@ class OutputFilter:
         return merge_lines(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
-        """Offset of the first byte neither passed on nor dropped yet, if the output was fed up to `end`."""
+        """Return the offset of the first byte that is neither passed on nor dropped yet, if the output was fed up to
+        `end`."""
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
     def _complete_lines(self, chunk: Chunk) -> Chunk:
-        """The lines that this chunk completes, together with their beginnings in earlier chunks."""
+        """Return the lines that this chunk completes, together with their beginnings in earlier chunks. Keep the
+        rest."""
         key = chunk.rank, chunk.stream
         parts = [*self._unfinished.pop(key, ()), chunk]
         size = sum(len(part.data) for part in parts)
@@ -74,7 +77,7 @@ class OutputFilter:
         return output._replace(data=output.data[:cut])
 
     def _chosen_note(self, note: Note) -> list[OutputPart]:
-        """The unfinished line before the note and the note, each only if it matches."""
+        """Return the unfinished line before the note, and the note, each only if it matches."""
         parts = self._unfinished.pop((note.rank, note.stream), None)
         before = self._chosen_lines(join_chunks(parts)) if parts else []
         return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
@@ -142,7 +145,8 @@ def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
 
 
 def start_of_last_lines(path: str, count: int) -> int:
-    """Offset at which the last `count` lines of a file begin. An unfinished last line counts."""
+    """Return the offset at which the last `count` lines of a file begin; 0 if it has fewer or can't be read. An
+    unfinished last line counts."""
     try:
         with open(path, "rb") as file:
             start = size = file.seek(0, os.SEEK_END)

@@ -81,7 +81,7 @@ class StoredRun:
             self.machine = file.readline(MAX_NAME).strip()
 
     def may_be_in_progress(self, now: float, active: set[str], age: float) -> bool:
-        """True if the run is in progress, or that can't be known. `age`: seconds since it was first seen."""
+        """Return True if the run is in progress, or that can't be known. `age`: seconds since it was first seen."""
         if self.name in active or self.status.supervisor.is_alive:  # after its last status, it closes files
             return True
         is_elsewhere = self.machine not in ("", os.uname().nodename)
@@ -106,7 +106,7 @@ def last_write_in(path: str) -> float:
 
 
 def runs_with_processes(runs_directory: str) -> set[str]:
-    """Runs named in the command line or environment of one of this account's processes."""
+    """Return the runs that the command line or environment of one of this account's processes names."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
     found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
     return {os.fsdecode(run) for runs in found for run in runs}
@@ -115,7 +115,8 @@ def runs_with_processes(runs_directory: str) -> set[str]:
 def choose_runs(
     runs: list[StoredRun], request: PruneRunsRequest, active: Collection[str], ages: Mapping[str, float]
 ) -> list[tuple[StoredRun, str]]:
-    """Runs to remove, oldest first, with reasons. `ages`: seconds, the run that began first is the first."""
+    """Return the runs to remove, oldest first, with reasons. `ages`: run → seconds, in the order in which the runs
+    began."""
     days = request["days"]
     order = {name: number for number, name in enumerate(ages)}
     ordered = sorted(runs, key=lambda run: (ages[run.name], -order[run.name]))
@@ -145,8 +146,10 @@ def remove(runs_directory: GuardedDirectory, run: StoredRun, reason: str, now: f
 
 
 def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
-    """Append a line; returns False if the disk or the quota is full. A newline goes first, because a full disk may have
-    cut off the line before."""
+    """Append a line. Return False if the disk or the quota is full.
+
+    A newline goes first, because a full disk may have cut off the line before.
+    """
     data = f"\n{line}\n".encode()
     try:
         number = os.open(PRUNED, _APPEND, 0o600, dir_fd=runs_directory.number)

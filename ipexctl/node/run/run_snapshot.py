@@ -72,7 +72,7 @@ def shorten(line: bytes) -> bytes:
 
 
 def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines, as a terminal would show them, but exceptions whole; empty if the file does not exist."""
+    """Return the last lines, as a terminal would show them, but exceptions whole; empty if the file does not exist."""
     lines = last_lines(path, max_bytes, count, begin)
     whole = (line.rstrip(b"\r").replace(b"\r", b" ") if _RAISED.match(line) else last_state(line) for line in lines)
     return [shorten(line) for line in whole]
@@ -84,7 +84,7 @@ def text_lines(path: str, lines: int = 80) -> list[str]:
 
 
 def events_of(path: str) -> list[Json]:
-    """Events, oldest first; beyond MAX_EVENTS, those in the middle are missing."""
+    """Return the events, oldest first; beyond MAX_EVENTS, those in the middle are missing."""
     events = []
     for line in tail(path, FAILED_RANK_BYTES, 100000):
         with contextlib.suppress(JsonError):
@@ -100,7 +100,7 @@ def plan_of(path: str) -> Json:
 
 
 def last_output_time(path: str) -> float | None:
-    """When any rank printed something last; None if unknown."""
+    """Return when any rank printed something last; None if unknown."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -108,7 +108,7 @@ def last_output_time(path: str) -> float | None:
 
 
 def ranks_to_inspect(status: RunStatus) -> list[int]:
-    """Ranks whose output may show why the run ended. More of their output is read."""
+    """Return the ranks whose output may show why the run ended. More of their output is read."""
     first = status.first_failure.rank if status.first_failure is not None else None
     ranks = [rank.rank for rank in status.ranks if rank.state in FAILED_STATES]
     return sorted(ranks, key=lambda rank: rank != first)[:16]

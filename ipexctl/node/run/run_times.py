@@ -39,7 +39,8 @@ class RunTimes(NamedTuple):
         return {name: self.passed - at for name, at in self.seen.items()}
 
     def look(self, now: ClockReading, runs: Collection[str]) -> RunTimes:
-        """`runs`: those that exist; new ones in the order in which they began. Pure."""
+        """Return the times as they are after a look at this moment. `runs`: those that exist; new ones in the order in
+        which they began. Pure."""
         known, passed = self.boots.get(now.boot), self.passed
         if known is not None:
             passed = max(passed, known.passed + now.uptime - known.uptime)

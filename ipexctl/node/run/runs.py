@@ -51,7 +51,10 @@ class RanksRequest(RunReference):
 
 
 def list_runs(request: ListRequest) -> Json:
-    """Status of each run: None without a record, {"unreadable": why} if the record is damaged."""
+    """Return the status of each run: None without a record, {"unreadable": why} if the record is damaged.
+
+    Of a removed run, the status that was kept of it is returned, with when it was pruned.
+    """
     runs_directory, ids = os.path.join(home_of(request, "runs"), "runs"), request["ids"]
     if ids is None:
         names = sorted(os.listdir(runs_directory)) if os.path.isdir(runs_directory) else []
@@ -74,7 +77,7 @@ def list_runs(request: ListRequest) -> Json:
 
 
 def meant_runs(word: str, names: Sequence[str]) -> list[str]:
-    """The run with this id, else those whose id begins with the word, else those that have it."""
+    """Return the run with this id, else those whose id begins with the word, else those whose id contains it."""
     for fits in (str.__eq__, str.startswith, str.__contains__):
         if found := [name for name in names if word and fits(name, word)]:
             return found
@@ -87,8 +90,10 @@ REQUEST_TAKEN = 10.0
 
 
 def find(request: FindRequest) -> Json:
-    """Names of the runs that the word may mean, and the plan of the only one. A directory or a plan that another
-    account could have made is no run.
+    """Return the names of the runs that the word may mean, and if it is only one, its plan, when that was written, and
+    whether this is node0.
+
+    A directory or a plan that another account could have made is no run.
     """
     directory, word = os.path.join(home_of(request, "runs"), "runs"), request["word"]
     every = [name for name in list_names(directory) if is_plain_name(name)]
@@ -125,7 +130,8 @@ def _own_plan(rundir: str) -> Json | None:
 
 
 def stop(request: StopRequest) -> Json:
-    """Stop a run. `was` is the state before."""
+    """Stop a run, and wait for its supervisor to exit, as long as the request says. Return the status then; `was` is
+    the state before."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     state_before, supervisor = stored.status.state, stored.status.supervisor

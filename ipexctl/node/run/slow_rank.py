@@ -69,13 +69,13 @@ def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
 
 
 def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
-    """How many processors each process used. A new process counts from its start."""
+    """Return how many processors each process used. A new process counts from its start."""
     earlier = {(stat.pid, stat.start): stat.seconds for stat in before}
     return {stat.pid: (stat.seconds - earlier.get((stat.pid, stat.start), 0.0)) / seconds for stat in after}
 
 
 def busy_seconds(text: str, cores: Collection[int]) -> float | None:
-    """Busy seconds of these processors since boot, from the `text` of /proc/stat; None if unknown."""
+    """Return the busy seconds of these processors since boot, from the `text` of /proc/stat; None if unknown."""
     names = {f"cpu{core}" for core in cores}
     rows = [line.split() for line in text.splitlines() if line.split(" ", 1)[0] in names]
     if not rows:

@@ -126,7 +126,8 @@ class SupervisorClient:
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", now, code)
 
     def _drop(self, reason: str, now: float, code: int = 0) -> None:
-        """`code`: errno, if the connection could not be made."""
+        """Close the connection, if there is one, and let `contact` note why. `code`: errno, if the connection could not
+        be made."""
         if self._conn is not None:
             self._conn.close()
         self._conn = self._handshake = self._orders = None

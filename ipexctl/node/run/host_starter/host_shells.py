@@ -55,7 +55,8 @@ class HostShells:
             self._read(descriptor)
 
     def take_ended(self) -> dict[int, int]:
-        """Number → `Popen.returncode` of each line that exited since the last call. Its output has been read."""
+        """Return number → `Popen.returncode` of each line that exited since the last call. Its output is read before,
+        except what processes that it left print later."""
         codes = {number: process.poll() for number, process in self._running.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
         for number in ended:

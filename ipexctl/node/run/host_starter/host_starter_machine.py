@@ -101,7 +101,8 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def on_turn(self, contact: Contact, now: float, *, is_idle: bool) -> Step:
-        """`is_idle`: no wrapper or line is running."""
+        """Decide what time alone makes due: a beat, or the end if the supervisor is lost. `is_idle`: no wrapper or line
+        is running."""
         if self.is_lost:
             return self._wait(contact, now, is_idle=is_idle)
         is_lost = contact.is_lost(now) or (contact.is_refused and not self.has_met)

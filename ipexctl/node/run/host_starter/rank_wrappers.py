@@ -19,7 +19,7 @@ _INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 
 def minimal_environment() -> dict[str, str]:
-    """The login's variables that mpirun and rank wrappers get. Others might have unwanted effects there."""
+    """Return the variables of the login that mpirun and rank wrappers get. Others might have unwanted effects there."""
     environ = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
     environ.update(account_variables())
     return environ
@@ -63,7 +63,7 @@ class RankWrappers:
             )
 
     def take_ended(self) -> dict[int, int]:
-        """Rank → `Popen.returncode` of each wrapper that exited since the last call."""
+        """Return rank → `Popen.returncode` of each wrapper that exited since the last call."""
         codes = {rank: process.poll() for rank, process in self._running.items()}
         ended = {rank: code for rank, code in codes.items() if code is not None}
         for rank in ended:

@@ -57,7 +57,7 @@ class Moments:
             self._begun = self.at = now + WINDOW - LOOKING
 
     def take(self) -> float | None:
-        """Bytes/s in the busiest moment since the last call; None without samples."""
+        """Return bytes/s in the busiest moment since the last call; None without samples."""
         peak, self._peak = self._peak, None
         return peak
 
@@ -83,7 +83,7 @@ class HostProbe:
         self._moments.read(now)
 
     def take(self, now: float) -> HostRates | None:
-        """Rates since the last call; None at the first call."""
+        """Return the rates since the last call; None at the first call."""
         before, sent, seconds = self._before, self._sent(), now - self._at
         is_first, self._is_first = self._is_first, False
         self._before, self._at = sent, now
@@ -105,7 +105,8 @@ class HostProbe:
                 yield int(text) / 1000
 
     def _sent(self) -> float | None:
-        """Bytes sent since boot over the run's interface; over all but the loopback if the run names none."""
+        """Return the bytes sent since boot over the run's interface; over all but the loopback if the run names none.
+        None if the kernel does not tell."""
         sent = []
         for line in read_text(f"{self._root}/proc/net/dev").splitlines():
             name, _, text = line.partition(":")

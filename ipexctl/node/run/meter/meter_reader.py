@@ -89,7 +89,7 @@ class MeterReader:
 
     @classmethod
     def create(cls) -> MeterReader | None:
-        """Create a ring; None if memory is short or the system has no memfd."""
+        """Create a ring. Return None if memory is short or the system has no memfd."""
         number = _create_memfd()
         if number < 0:
             return None
@@ -139,15 +139,15 @@ class MeterReader:
         return int.from_bytes(data, sys.byteorder) > self._last
 
     def steps_made(self) -> int:
-        """Optimizer steps of the process that trains, also those that were profiled."""
+        """Return how many optimizer steps the process that trains has made, also those that were profiled."""
         return int.from_bytes(os.pread(self.number, 8, RING_SIZE + 8), sys.byteorder)
 
     def document(self) -> bytes:
-        """The newest document of the process that trains, which may be half-written; empty without one."""
+        """Return the newest document of the process that trains, which may be half-written; empty without one."""
         return os.pread(self.number, FILE_SIZE - DOCUMENT, DOCUMENT).partition(b"\0")[0]
 
     def ask_for_profile(self, after_step: int, path: str) -> None:
-        """Ask the process that trains."""
+        """Ask the process that trains to profile the steps after `after_step`, and to write the profile to the path."""
         os.pwrite(self.number, os.fsencode(path)[: DOCUMENT - RING_SIZE - 17] + b"\0", RING_SIZE + 16)
         os.pwrite(self.number, after_step.to_bytes(8, sys.byteorder), RING_SIZE)
 

@@ -120,20 +120,23 @@ class NetworkWatch:
 
 
 def once_round(gradients: float, senders: int) -> float:
-    """Bytes that a host sends in a ring all-reduce of gradients of that size."""
+    """Return the bytes that a host sends in a ring all-reduce of so many bytes of gradients among so many senders."""
     return 2 * (senders - 1) / senders * gradients
 
 
 def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
-    """Fraction of a host's bytes per step that `--wire` would leave: a ring of the hosts instead of a ring of all
-    senders. Without no_sync, each backward pass of a step sends the gradients."""
+    """Return which fraction of a host's bytes per step `--wire` would leave: a ring of the hosts takes the place of a
+    ring of all senders, with fewer bytes for each number.
+
+    Without no_sync, each backward pass of a step sends the gradients.
+    """
     once, then = once_round(gradients, senders), once_round(gradients, hosts)
     passes = max(1, int(moved / once + 0.1))
     return max(0.0, 1.0 - (min(moved, passes * once) - min(moved, passes * then) * RATIO) / moved)
 
 
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
-    """Speedup of a step that sends only the fraction `remaining` of its bytes.
+    """Return how many times as fast a step would be that sends only the fraction `remaining` of its bytes.
 
     `transfer`: seconds to send all bytes at the busiest moment's rate; 0 if unknown.
     """

@@ -101,7 +101,7 @@ class RankMeter:
             self._note_host(closed[-1], now)
 
     def steps(self) -> int | None:
-        """Optimizer steps of the command; None if they are not counted."""
+        """Return how many optimizer steps the command has made; None if they are not counted."""
         if self._reader is None or self._windows is None:
             return None
         self._read_ring(self._windows)

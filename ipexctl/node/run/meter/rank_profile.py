@@ -145,7 +145,8 @@ class ProfileFile:
         return {self.VARIABLE: self._path}
 
     def read(self) -> RankProfile | None:
-        """The profile, if there is one that was not read before."""
+        """Return the profile that the command has written since the last call; None if there is none. One that is not
+        valid is returned as a note."""
         try:
             changed = os.stat(self._path).st_mtime_ns
             if changed == self._read_at:
@@ -163,7 +164,8 @@ def _text(value: object, field: str) -> str:
 
 
 def main_profile(profiles: Iterable[RankProfile]) -> RankProfile | None:
-    """The profile of the rank that waits least for the others, so all ranks step as fast as that one."""
+    """Return the profile of the rank that waits least for the others, because all ranks step as fast as that one; None
+    if no profile is usable."""
     usable = [each for each in profiles if each.is_usable]
     return min(usable, key=lambda each: sum(each.communication) / max(1, each.steps), default=None)
 

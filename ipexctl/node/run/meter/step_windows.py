@@ -283,7 +283,11 @@ class _Sum:
 def run_throughput(
     ranks: Sequence[Throughput | None], group: TrainingGroup | None = None, tokens: Sequence[float | None] = ()
 ) -> Throughput | None:
-    """`tokens`: of each rank's samples, on average."""
+    """Return the throughput of all ranks together; None if no rank has one.
+
+    `tokens`: mean tokens of a sample, of each rank; None where unknown. Samples and tokens are counted only if all
+    ranks have them.
+    """
     measured = [rank for rank in ranks if rank is not None]
     if not measured:
         return None

@@ -77,7 +77,11 @@ class CommandWatch:
         return figures
 
     def check_memory(self, now: float, nodes: Collection[int]) -> str:
-        """Where its memory is, unless on the planned NUMA nodes. Checked less and less often: 100 GB take a second."""
+        """Note out-of-memory counters, and return where the command's memory is, if that is not on the planned NUMA
+        nodes; else empty.
+
+        The place is looked at less and less often: 100 GB take a second.
+        """
         self._oom.update(now)
         if not nodes or now - self._begun < self._next_check:
             return ""
@@ -86,8 +90,8 @@ class CommandWatch:
         return text
 
     def find_kill(self, memory: int, *, was_killed: bool) -> tuple[Json | None, list[Json]]:
-        """The kernel's out-of-memory kill if SIGKILL ended the command, and what was measured. `memory`: the command's
-        own peak, in bytes."""
+        """Return the kernel's out-of-memory kill, if SIGKILL ended the command and that kill is certain, else None; and
+        what was measured. `memory`: the command's own peak, in bytes."""
         found = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
         proofs = self._oom.describe(found)
         measured = [each._asdict() for each in proofs]

@@ -61,7 +61,8 @@ class ProcessStacks:
         self._replies: list[list[Json]] = []
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_HOOKS=off."""
+        """Return the environment with the hooks first on PYTHONPATH; unchanged with IPEXCTL_HOOKS=off, or if the hooks
+        can't be on a path."""
         self._path = os.pathsep.join(filter(None, (self._bin, environ.get("PATH"))))
         if (
             environ.get("IPEXCTL_HOOKS") == "off"
@@ -151,7 +152,7 @@ def is_python(pid: int) -> bool:
 
 
 def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
-    """One entry per Python process, or one for the command if none is a Python."""
+    """Return an entry for each Python process, or one for the command if none is a Python."""
     pythons = [stat for stat in stats if is_python(stat.pid)]
     entries = [new_entry(stat) for stat in pythons[:MAX_PROCESSES] or stats[:1]]
     if not pythons:
@@ -181,8 +182,8 @@ def new_entry(stat: ProcessStat) -> Json:
 
 
 def awaited_rank(pid: int) -> int | None:
-    """The rank that a process waits for in shared memory, which each process group may have; None if it waits for
-    none."""
+    """Return the rank that a process waits for in shared memory, which each process group may have; None if it waits
+    for none."""
     with contextlib.suppress(OSError):
         for path in find_descriptors(pid, SHARED_NAME):
             with open(path, "rb", buffering=0) as file:
@@ -194,7 +195,7 @@ def awaited_rank(pid: int) -> int | None:
 
 
 def find_descriptors(pid: int, name: str) -> Iterator[str]:
-    """Paths in /proc of open files whose names contain `name`."""
+    """Yield the paths in /proc of a process's open files whose names contain `name`."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
         with contextlib.suppress(OSError):
@@ -274,7 +275,7 @@ def dump_with_signal(entries: list[Json]) -> None:
 
 
 def find_dump_file(pid: int) -> tuple[str, str]:
-    """Why the process must not get the signal (or empty), and the file to which it would write."""
+    """Return why the process must not get the signal (or empty), and the file to which it would write."""
     if not is_caught(pid, SIGNAL):
         return "its Python has no hook for stacks (python -I, -E or -S, or it is exiting)", ""
     try:

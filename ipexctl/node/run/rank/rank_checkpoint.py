@@ -52,7 +52,7 @@ class CheckpointProcess:
         os.kill(self.pid, signal.SIGTERM)
 
     def read_problem(self, status: int) -> str:
-        """Why the process failed; empty if it did not, or told the supervisor. `status`: as from waitpid."""
+        """Return why the process failed; empty if it did not, or has told the supervisor. `status`: as from waitpid."""
         assert self._process.stderr is not None
         with self._process.stderr as stderr:
             lines = stderr.read().decode(errors="replace").splitlines()

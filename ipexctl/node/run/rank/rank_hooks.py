@@ -224,7 +224,8 @@ def keep_tcp_store(notes: Notes) -> None:
 
 
 def install_gpu_code() -> None:
-    """Must come before hooks of other parts for torch: these see the functions that the script calls."""
+    """Install the hooks for code for GPUs. They must come before hooks of other parts for torch, so that these see the
+    functions that the script calls."""
     if os.environ.get(GPU_CODE):
         for name in OF_GPUS:
             call_after_import(name, place_gpu_code)
@@ -241,7 +242,8 @@ def place_gpu_code(module: Any) -> None:
 
 
 def note_of_gpu(error: object, frames: str, at: object) -> str:
-    """What the script's end has to do with GPUs; empty without torch. `frames`: the function for `at`."""
+    """Return what the script's end has to do with GPUs; empty if `gpu_code` is not loaded. `frames`: name of the
+    function of `gpu_end` that finds the frames for `at`."""
     if f"{PACKAGE}.gpu_code" not in sys.modules:
         return ""
     try:
@@ -500,7 +502,8 @@ def wrap_constructor(model_class: Any) -> None:
 
 
 def load_attach() -> Any:
-    """The function of the run's `ipexctl_inrank` for a new model. If it can't be imported, all ranks do without it."""
+    """Return the function of the run's `ipexctl_inrank` for a new model; one that does nothing if it can't be imported,
+    which is so on all ranks."""
     try:
         return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
@@ -682,7 +685,8 @@ def code_of(status: Any) -> int:
 
 
 def describe_place(traceback: TracebackType | None) -> str:
-    """Hash of all lines on the stack of an exception, then the innermost line outside of installed packages."""
+    """Return a hash of all lines on the stack of an exception, then the innermost line outside of installed
+    packages."""
     stack, shown = 0, ""
     while traceback is not None:
         name, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
@@ -715,8 +719,8 @@ PAGES = (b"<!doctype html", b"<html")
 
 
 def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
-    """Kind and text of what an exception does not say itself: the file that was read, how that file begins if no reader
-    would expect it, what was called with a wrong argument, and when an existing file was made."""
+    """Return kind and text of what an exception does not say itself: the file that was read, how that file begins if no
+    reader would expect it, what was called with a wrong argument, and when an existing file was made."""
     try:
         frames: list[tuple[Any, int]] = []
         at: Any = traceback
@@ -742,7 +746,7 @@ def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
 
 
 def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
-    """A change since this process began; of an older one, nothing is said."""
+    """Return a change of a file since this process began, as a fact; nothing of an older one."""
     from time import time
 
     with open("/proc/self/stat") as own, open("/proc/uptime") as boot:
@@ -752,7 +756,7 @@ def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
 
 
 def called_by(error: Any, frame: Any) -> str:
-    """The module of what lacks an attribute, or of the function that does not take its arguments; or empty."""
+    """Return the module of what lacks an attribute, or of the function that does not take its arguments; or empty."""
     if isinstance(error, AttributeError) and getattr(error, "obj", None) is not None:  # since Python 3.10
         owner = error.obj
         return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", None) or "")
@@ -768,8 +772,7 @@ def called_by(error: Any, frame: Any) -> str:
 
 
 def file_read_by(frames: list[tuple[Any, int]]) -> str:
-    """An argument of a function below the script's own line that loads something, else what this line loads; or
-    empty."""
+    """Return the file that a function below the script's own line loads, else what this line loads; or empty."""
     import linecache
     import re
 
@@ -793,7 +796,8 @@ def file_read_by(frames: list[tuple[Any, int]]) -> str:
 
 
 def open_file(frames: list[tuple[Any, int]]) -> str:
-    """The file that the script's own functions on the stack have open, or had; empty if there is none, or several."""
+    """Return the file that the script's own functions on the stack have open, or had; empty if there is none, or
+    several."""
     own = [frame for frame, _ in frames if not is_of_library(frame.f_code.co_filename)]
     values = [value for frame in own for value in frame.f_locals.values() if isinstance(value, io.IOBase)]
     named = (getattr(value, "name", None) for value in values)
@@ -825,14 +829,14 @@ def describe_file(path: str) -> list[tuple[str, str]]:
 
 
 def innermost(value: Any) -> Any:
-    """The first exception in groups of exceptions, else the exception itself."""
+    """Return the first exception in groups of exceptions, else the exception itself."""
     while type(value).__name__.endswith("ExceptionGroup") and getattr(value, "exceptions", None):
         value = value.exceptions[0]
     return value
 
 
 def describe(value: object) -> str:
-    """Name of an exception's type and the first line of its text."""
+    """Return the name of an exception's type and the first line of its text."""
     name = type(value).__name__
     try:
         lines = str(value).strip().splitlines()

@@ -28,7 +28,7 @@ class RankLimits:
         self._setup, self._changed = setup, changed
 
     def describe(self, seconds: float) -> Iterator[Proof]:
-        """The limits that may have ended it. `seconds`: its processor time."""
+        """Yield the limits that may have ended the command. `seconds`: its processor time."""
         for name, letter in _LETTERS.items():
             soft = self._limits.get(name, resource.RLIM_INFINITY)
             is_usual = (name == "STACK" and soft >= _USUAL_STACK) or (name == "CPU" and seconds < soft - 1)
@@ -40,7 +40,8 @@ class RankLimits:
 
 
 def describe_notes(notes: Sequence[str]) -> Iterator[Proof]:
-    """`notes`: of `rank_hooks.py`, such as `child 4711 -9` or `fact read weights.bin`."""
+    """Yield as evidence what the command's Pythons have said of their end. `notes`: of `rank_hooks.py`, such as `child
+    4711 -9` or `fact read weights.bin`."""
     for found in filter(None, map(re.compile(r"fact (\w+) (.+)").fullmatch, notes[-_MOST_NOTES:])):
         if found[1] in FACTS:
             yield Proof(found[1], found[2])
@@ -52,13 +53,13 @@ def describe_notes(notes: Sequence[str]) -> Iterator[Proof]:
 
 
 def describe_gpus(notes: Sequence[str]) -> Iterator[Proof]:
-    """What the end has to do with GPUs, also of a rank that succeeded: `gpu-ended train.py, line 3`."""
+    """Yield what the end has to do with GPUs, also of a rank that succeeded: `gpu-ended train.py, line 3`."""
     for kind, _, place in (note.partition(" ") for note in notes if note.startswith("gpu-")):
         yield Proof(kind, place)
 
 
 def last_exception(output: bytes) -> str:
-    """The exception with which an output ends, below its traceback; or empty."""
+    """Return the exception with which an output ends, below its traceback; or empty."""
     _, found, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
     *above, last = rest.splitlines() or [""]
     is_last = found and not any(line[:1].strip() for line in above)

@@ -306,7 +306,7 @@ class WrapperState(NamedTuple):
         return state, (*reports, *commands)
 
     def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
-        """The command exited. `by`: the signal that ended it; `memory`: its peak in bytes."""
+        """Note that the command exited. `by`: the signal that ended it; `memory`: its peak in bytes."""
         if self.exit is not None:
             return self, ()
         return self._end(code, by, now, memory=memory)
@@ -364,7 +364,7 @@ class WrapperState(NamedTuple):
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
-        """The exchange process exited. `problem`: why it failed, unless it told the supervisor itself."""
+        """Note that the exchange process exited. `problem`: why it failed, unless it told the supervisor itself."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
         return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)

@@ -43,7 +43,7 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 
 def _set_memory(nodes: list[int]) -> str:
-    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text, or an empty one.
+    """Prefer memory of these NUMA nodes; an empty list resets that. Return why that is impossible, or an empty text.
 
     If the kernel does not know MPOL_PREFERRED_MANY, its default remains: memory of the thread's own node.
     """
@@ -70,8 +70,11 @@ def _set_memory(nodes: list[int]) -> str:
 
 
 def describe_far_memory(pids: Collection[int], nodes: Collection[int]) -> str:
-    """How much memory the processes have on other NUMA nodes than these, which they prefer; empty below a quarter.
-    Files do not count, nor memory for which the script has a policy of its own."""
+    """Return how much memory the processes have on other NUMA nodes than these, which they prefer; empty below a
+    quarter, or 64 MB.
+
+    Files do not count, nor memory for which the script has a policy of its own.
+    """
     sizes: dict[int, int] = {}
     for line in "".join(read_text(f"/proc/{pid}/numa_maps") for pid in pids).splitlines():
         page = re.findall(r"^\S+ prefer(?!.* file=).* kernelpagesize_kB=(\d+)", line)
@@ -143,7 +146,8 @@ def _list(cores: Any) -> str:
 
 
 def process_state(pid: int) -> tuple[str | None, str | None]:
-    """State of a process (R, S, D …), and the kernel function in which it sleeps; None if unknown."""
+    """Return the state of a process (R, S, D …), and the kernel function in which it sleeps; None for what is
+    unknown."""
     try:
         return read_stat(pid).state, read_wait_channel(pid) or None
     except OSError:
@@ -174,7 +178,8 @@ def has_children(except_pid: int) -> bool:
 
 
 def daemons(command: int, except_pid: int) -> list[str]:
-    """`tensorboard (4711)`: running descendants in a session that the command did not get, such as those of setsid."""
+    """Return the running descendants in a session that the command did not get, such as those of setsid: `tensorboard
+    (4711)`."""
     if not has_children(except_pid):
         return []
     own = (os.getsid(0), command)
@@ -197,7 +202,8 @@ def signal_descendants(number: int, except_pid: int) -> list[int]:
 
 
 def lacking_interpreter(script: str) -> str:
-    """The program that the first line of an existing script names, if that program does not exist; else empty."""
+    """Return the program that the first line of an existing script names, if that program does not exist; else
+    empty."""
     try:
         with open(script, "rb") as file:
             words = file.readline(4096).partition(b"#!")
@@ -241,7 +247,7 @@ def end_descendants(except_pid: int) -> list[int]:
 
 
 def reap() -> Iterator[tuple[int, int, int, float]]:
-    """Pid, status, peak memory in bytes and processor time of exited children, including adopted orphans."""
+    """Yield pid, status, peak memory in bytes and processor time of exited children, including adopted orphans."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -261,7 +267,7 @@ class Usage:
         self._since = Stopwatch()
 
     def now(self) -> tuple[float, int]:
-        """CPU use since the last call, in percent of one core, and current memory in bytes."""
+        """Return CPU use since the last call, in percent of one core, and current memory in bytes."""
         seconds, memory, left = 0.0, 0, [self._pid]
         self.pids = set()
         while left:

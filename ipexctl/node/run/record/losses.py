@@ -26,7 +26,7 @@ _END = "train_runtime"
 
 
 def plain_text(line: bytes) -> str:
-    """The begin of a line without colors."""
+    """Return the beginning of a line without colors."""
     return _COLOR.sub("", line[:_MAX_LINE].decode(errors="replace"))
 
 
@@ -49,7 +49,8 @@ MAX_SERIES = 4
 
 
 def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[float, float]]]:
-    """Numbers that most lines with a loss have besides it, such as an accuracy, by their names; no constant ones."""
+    """Return the numbers that most lines with a loss have besides it, such as an accuracy, by their names. Constant
+    ones are left out."""
     found: dict[str, list[tuple[float, float]]] = {}
     count = 0
     for at, text in lines:
@@ -92,7 +93,7 @@ def lines_of_rank_0(directory: str) -> list[list[tuple[float, str]]]:
 
 
 def thin(points: list[Any]) -> list[Any]:
-    """Means of groups of points, if there are many; the last point as it is."""
+    """Return the means of groups of points, if there are many; the last point stays as it is."""
     size = -(-len(points) // MAX_POINTS)
     groups = [points[at : at + size] for at in range(0, len(points), size or 1)]
     means = [(group[-1][0], sum(each[1] for each in group) / len(group), *group[-1][2:]) for group in groups[:-1]]
@@ -100,7 +101,8 @@ def thin(points: list[Any]) -> list[Any]:
 
 
 def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
-    """Lines with the time at which their end was received. `steps`: a time, and the size of the output at that time."""
+    """Yield each line with the time at which its end was received. `steps`: times, and the size of the output at
+    each."""
     begin = 0
     for at, end in steps:
         last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1

@@ -58,14 +58,15 @@ def _is_in_environment(path: str, base: str) -> bool:
 
 
 def unit_of(path: str, cwd: str) -> str:
-    """The checkpoint that a file is of."""
+    """Return the path of the checkpoint that a file belongs to: the file's own, or that of a directory."""
     above, name = os.path.split(path)
     is_one = above != cwd and is_checkpoint_directory(above)
     return above if is_one or name.endswith(".distcp") else path
 
 
 def is_whole(path: str) -> bool:
-    """False for a checkpoint whose save did not finish, and for data. Ranks of other hosts may have parts of it."""
+    """Return False for a checkpoint whose save did not finish, and for data. Ranks of other hosts may have parts of
+    it."""
     above, walk = os.path.dirname(path), islice(os.walk(path), _MOST_DIRECTORIES)
     names = [os.path.join(directory, name) for directory, _, files in walk for name in files]
     try:

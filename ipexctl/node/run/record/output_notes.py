@@ -44,7 +44,7 @@ def note_line(kind: str, fields: Json) -> bytes:
 
 
 def note_sentence(note: Note) -> str:
-    """The note's text without the mark; the complete line if a newer version wrote an unknown kind or field."""
+    """Return the note's text without the mark; the complete line if a newer version wrote an unknown kind or field."""
     try:
         return _SENTENCES[note.kind].format(**note.fields)
     except (KeyError, IndexError, AttributeError, ValueError):
@@ -124,7 +124,7 @@ class NotesReader:
         return notes[0] if notes else None
 
     def end_of_last(self, rank: int, stream: StreamName, kind: str) -> int:
-        """Offset after a file's last note of that kind; 0 without one."""
+        """Return the offset after a file's last note of that kind; 0 without one."""
         return max((note.end for note in self._notes.get((rank, stream), ()) if note.kind == kind), default=0)
 
 

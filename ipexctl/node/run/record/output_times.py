@@ -39,11 +39,12 @@ class TimesWriter:
         self._grown[rank, stream] = end
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until the next write is due; infinite if nothing is unwritten."""
+        """Return the seconds until the next write is due; infinite if nothing is unwritten."""
         return max(0.0, self._written_at + WRITE_INTERVAL - now) if self._grown else float("inf")
 
     def write(self, now: float, at: float) -> None:
-        """`now` is monotonic, `at` seconds since the epoch."""
+        """Write what was noted, unless WRITE_INTERVAL has not passed since the last write. `now` is monotonic, `at`
+        seconds since the epoch."""
         if self._grown and now - self._written_at >= WRITE_INTERVAL:
             self._written_at = now
             self.write_all(at)

@@ -145,7 +145,8 @@ class RunDocument(NamedTuple):
 
 
 def document_of_run(plan: Plan | None, status: RunStatus | None, started: float | None = None) -> RunDocument:
-    """`plan`: None if no run was started; `status`: None if it is unknown; `started`: where the status lacks it."""
+    """Return the document of a run. `plan`: None if no run was started; `status`: None if it is unknown; `started`:
+    used where the status lacks it."""
     if plan is None:
         return RunDocument()
     hosts = plan.names if plan.hosts else ()

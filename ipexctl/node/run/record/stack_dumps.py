@@ -23,7 +23,7 @@ def new_dump_id(at: float) -> str:
 
 
 def dump_path(directory: str, id: str, kind: str = "dump") -> str:  # noqa: A002
-    """`kind`: `ask` for a request, `dump` or `profile` for its answer."""
+    """Return the path of a file of this id. `kind`: `ask` for a request, `dump` or `profile` for its answer."""
     return os.path.join(directory, f"{kind}-{id}.json")
 
 

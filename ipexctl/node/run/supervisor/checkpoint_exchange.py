@@ -266,8 +266,8 @@ def describe_exchange(
 
 
 def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Group removed files: checkpoints with the same reason and hosts, such as those a Trainer rotated away, share a
-    line."""
+    """Yield lines about removed files: checkpoints with the same reason and hosts, such as those a Trainer rotated
+    away, share a line."""
     units = {
         **{marker.rpartition("/")[0]: "" for marker in plan.markers},
         **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},

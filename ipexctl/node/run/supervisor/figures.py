@@ -95,7 +95,8 @@ class RunFigures:
         return self._ranks[rank]
 
     def add(self, rank: int, message: Message, files: WindowFiles, now: Moment) -> bool:
-        """Take the figures from a message; returns False if it changes none."""
+        """Take the figures from a message. Return False for a message without figures, and for a difference from the
+        plan that is known already, or one too many."""
         figures = self._ranks[rank]
         if isinstance(message, Beat):
             figures.beat, figures.beat_at = message, now.clock
@@ -219,7 +220,7 @@ class RunFigures:
         return progress and progress._replace(age=None if is_over else round(age, 1), usual=usual)
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile], silence: float = 0.0) -> RankStatus:
-        """`silence`: seconds since the rank was heard."""
+        """Return the rank's status with its figures. `silence`: seconds since the rank was heard."""
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]
         now = peer.status.figures if figures.beat is None else figures.beat.figures
         now = now.after_exit() if peer.status.state in FINAL else now

@@ -61,7 +61,7 @@ class HostAnswer(NamedTuple):
 
 
 def gone_ranks(answer: HostAnswer) -> tuple[int, ...]:
-    """Ranks whose wrappers are gone, from the answer to `ask_wrappers`."""
+    """Return the ranks whose wrappers are gone, from the answer to `ask_wrappers`."""
     return tuple(int(word) for word in answer.problem.split() if word.isdecimal()) if answer.code == _GONE else ()
 
 

@@ -46,13 +46,13 @@ class AttemptProcesses(Protocol):
     log_begin: int
 
     def read_log(self) -> str:
-        """Output of this attempt only."""
+        """Return the output of this attempt only."""
 
     def take_events(self) -> list[Event]:
         """Return exits since the last call. The exit of mpirun or srun is returned by each call after it."""
 
     def ended_parts(self) -> tuple[str, ...]:
-        """Programs of the launcher that were on this host at the first call, and have ended."""
+        """Return the launcher's programs that were on this host at the first call, and have ended."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the launcher's process group, or to all rank wrappers. Processes that are gone are no
@@ -224,7 +224,7 @@ def shell_environment(plan: Plan) -> dict[str, str]:
 
 
 def environment_of(plan: Plan) -> dict[str, str]:
-    """The launcher's environment. It is minimal, because hydra passes all of it to every rank."""
+    """Return the launcher's environment. It is minimal, because hydra passes all of it to every rank."""
     environ = shell_environment(plan)
     if plan.setup:
         environ = source_setup(plan.setup, environ).environ

@@ -175,7 +175,8 @@ class SupervisorLoop:
         self.wake = self.catch_signals()
 
     def open_shells(self, plan: Plan) -> ShellConnections:
-        """Listen for mpirun's calls of `remote_shell.py`. Raises an OSError."""
+        """Listen for mpirun's calls of `remote_shell.py`, and write how these reach the supervisor. Raises an OSError
+        if nothing can listen or be written."""
         address, port = f"{listener.LOCAL}ipexctl-{os.urandom(16).hex()}", 0
         try:
             listening = listener.listen(address)
@@ -636,8 +637,8 @@ class SupervisorLoop:
         self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
 
     def start_orders(self) -> dict[str, Json]:
-        """Host → order to start the ranks of this attempt. It names none if mpirun starts them: a starter that connects
-        late would start them once more."""
+        """Return host → the order that begins this attempt. It names no ranks if mpirun starts them: a starter that
+        connects late would start them once more."""
         plan = self.state.plan
         orders: dict[str, Json] = {}
         for host, ranks in m.ranks_of_starters(self.state).items():

@@ -32,7 +32,7 @@ class RunJob:
             self._job_query = slurm.begin_query(slurm.show_job(self.state.number))
 
     def shown(self) -> str:
-        """Slurm's answer to `begin_query`; empty if there was no query or no answer."""
+        """Return Slurm's answer to `begin_query`, for which it waits; empty if there was no query or no answer."""
         query, self._job_query = self._job_query, None
         return "" if query is None else slurm.read_answer(query)
 

@@ -64,7 +64,8 @@ class ShellConnections:
         return [*self.listener.writers(), *(line.conn for line in self._lines.values() if line.conn.pending)]
 
     def handle_ready(self, readable: Sequence[Pollable], _now: float = 0.0) -> bool:
-        """Returns False: nothing of this is output of ranks."""
+        """Read from the calls of mpirun that are ready, and send what is pending. Return False, because nothing of this
+        is output of ranks."""
         self.listener.handle_ready(readable)
         for number, line in list(self._lines.items()):
             try:
@@ -76,7 +77,7 @@ class ShellConnections:
         return False
 
     def orders_of(self, host: str) -> list[Json]:
-        """Orders for a starter that has just connected: lines that wait, and those it may have missed."""
+        """Return orders for a starter that has just connected: lines that wait, and those it may have missed."""
         instance, orders = self._starters.instance_of(host), []
         for number, line in self._lines.items():
             if line.order is not None and line.host == host and line.starter in (None, instance):

@@ -23,7 +23,7 @@ class StarterOwner(Protocol):
         """Handle an event, such as a starter that has connected or was lost."""
 
     def orders_of_starter(self, host: str) -> Iterable[Json]:
-        """Orders that a starter may have missed before it connected."""
+        """Return the orders that a starter may have missed before it connected."""
 
     def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None:
         """Handle output, or the exit, of a line that the host's starter runs for mpirun."""
@@ -53,7 +53,7 @@ class StarterConnections:
         return host in self._ranks
 
     def instance_of(self, host: str) -> str | None:
-        """Instance of the starter that is connected, or None."""
+        """Return the instance of the host's starter; None unless that is connected."""
         return self._instances[host] if host in self._conns else None
 
     def set_ranks(self, ranks: Mapping[str, frozenset[int]]) -> None:
