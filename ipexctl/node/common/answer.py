@@ -69,7 +69,8 @@ def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", 
 
 
 def _inodes_left(path: str) -> int | None:
-    """None if unknown. What failed may have removed its files since."""
+    """Return how many files the disk of a path can still take; None if unknown. What failed may have removed the path
+    since, so the nearest directory above counts."""
     while path and not os.path.lexists(path):
         path = path.rpartition("/")[0]
     try:

@@ -94,8 +94,8 @@ def is_temporary(part: str) -> bool:
 
 
 def parts_of(name: str, names: Collection[str]) -> frozenset[str]:
-    """Names of a directory that make one checkpoint with a file of it: all shards with their index, a model with what
-    loads it, all parts of torch.distributed.checkpoint. A file that is one by itself comes back alone."""
+    """Return the names of a directory that make one checkpoint with a file of it: all shards with their index, a model
+    with what loads it, all parts of torch.distributed.checkpoint. A file that is one by itself comes back alone."""
     if name.endswith(".distcp"):
         return frozenset(each for each in names if each.endswith(".distcp") or each in (METADATA, _LIGHTNING_META))
     is_model, stem = _OF_A_MODEL.fullmatch(name), _stem(name)
@@ -109,7 +109,7 @@ def _stem(name: str) -> str:
 
 
 def find_named_parts(content: bytes) -> frozenset[str]:
-    """Neighbouring files named in torch.distributed.checkpoint's `.metadata`. The pickle is not loaded."""
+    """Return the neighbouring files that torch.distributed.checkpoint's `.metadata` names. The pickle is not loaded."""
     return frozenset(part.decode() for part in _NAMED_PART.findall(content))
 
 
@@ -159,7 +159,7 @@ def find_checkpoints(
 
 
 def directories_above(name: str) -> Iterator[str]:
-    """Parent directories, innermost first."""
+    """Yield the parent directories, innermost first."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

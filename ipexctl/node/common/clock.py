@@ -46,15 +46,15 @@ class Stopwatch:
 
 
 def stretched(seconds: float, load: float | None = None, cores: int | None = None) -> float:
-    """A limit of seconds on a machine of this load (default: this one), where all takes as many times longer as the
-    load is per core; at most 24 times."""
+    """Return a limit of seconds as it is on a machine of this load (default: this one): all takes as many times longer
+    as the load is per core; at most 24 times."""
     with contextlib.suppress(OSError):
         load = os.getloadavg()[0] if load is None else load
     return seconds * min(24.0, max(1.0, (load or 0.0) / (cores or os.cpu_count() or 1)))
 
 
 def starvation() -> float:
-    """Times longer for limits that leave room for a load of four per core."""
+    """Return by what factor to lengthen limits that leave room for a load of four per core; 1 up to that load."""
     return max(1.0, stretched(0.25))
 
 
@@ -78,7 +78,7 @@ def seconds_since(at: float) -> float:
 
 
 def age_of(path: str | bytes) -> float:
-    """Seconds since a file was last written; raises an OSError if it does not exist."""
+    """Return the seconds since a file was last written. Raises an OSError if it does not exist."""
     return seconds_since(os.stat(path).st_mtime)
 
 

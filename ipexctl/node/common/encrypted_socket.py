@@ -37,8 +37,11 @@ def fingerprint_of(certificate: bytes) -> str:
 
 
 def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = "", seconds: float) -> socket.socket:
-    """Encrypt a connection. Closes it and raises an OSError if the other end has no TLS or another certificate. On the
-    server, `fingerprint` is empty."""
+    """Return a socket to which this side writes and from which it reads plain bytes, while TLS is on the connection.
+
+    Closes the connection and raises an OSError if the other end has no TLS or another certificate. On the server,
+    `fingerprint` is empty.
+    """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)
     countdown = Countdown(seconds)

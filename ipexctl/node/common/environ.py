@@ -28,7 +28,7 @@ class SetupError(OSError):
 
 
 def account_variables() -> dict[str, str]:
-    """The account's variables, or this process's if it has no passwd entry, as after `docker run -u UID`."""
+    """Return the account's variables, or this process's if it has no passwd entry, as after `docker run -u UID`."""
     try:
         account = pwd.getpwuid(os.getuid())
     except KeyError:
@@ -85,7 +85,8 @@ _AFTER_SETUP = (
 
 
 def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
-    """Source the file in bash. Raises a SetupError with bash's error."""
+    """Source the file in bash, and return what it changed. Raises a SetupError with bash's error, or if that takes too
+    long."""
     # $0 is bash, as at a prompt: oneAPI's scripts refuse to run if $0 is their own name. setvars.sh exits with 3 if it
     # was sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"
@@ -118,7 +119,7 @@ def changed_limits(text: str) -> ProcessLimits:
 
 
 def read_limits(table: str) -> dict[str, tuple[int, int]]:
-    """Name in `resource` → soft and hard limit, of a /proc/PID/limits."""
+    """Return name in `resource` → soft and hard limit, of a /proc/PID/limits."""
     rows = {found[1]: found.groups()[1:] for found in _ROW.finditer(table)}
     numbers = {"unlimited": resource.RLIM_INFINITY}
     limits = {

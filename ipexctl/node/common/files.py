@@ -24,7 +24,7 @@ _OWN_HOME = "name a directory of this account: --home DIR"
 
 
 def encode_name(name: str) -> bytes:
-    """File name as bytes. `name` is from JSON, with surrogates for bytes that are not UTF-8."""
+    """Return a file's name as bytes. `name` is from JSON, with surrogates for bytes that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -103,7 +103,7 @@ def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True)
 
 
 def read_json(path: AnyPath) -> Json:
-    """The JSON object in a file; empty if the file is missing or invalid."""
+    """Return the JSON object in a file; empty if the file is missing or invalid."""
     try:
         value = read_json_file(path)
     except (OSError, JsonError):
@@ -119,7 +119,7 @@ def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> st
 
 
 def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None) -> str:
-    """sha256 from the current position on. `on_read` gets the size of each block."""
+    """Return the SHA-256 from the current position on. `on_read` gets the size of each block."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which most commands do not need
 
     digest = hashlib.sha256()
@@ -147,7 +147,8 @@ def remove_file(path: AnyPath) -> None:
 
 
 def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
-    """Bytes that a directory tree uses on disk, hard links counted once. Raises a TimeoutError after `countdown`."""
+    """Return the bytes that a directory tree uses on disk, hard links counted once. Raises a TimeoutError after
+    `countdown`."""
     seen: set[int] = set()
     total = 0
     pending = [os.fspath(path)]
@@ -167,7 +168,7 @@ def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
 
 
 def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """Up to `count` last lines of a file, from its last `max_bytes` after `begin`; empty if it can't be read."""
+    """Return up to `count` last lines of a file, from its last `max_bytes` after `begin`; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             start = max(begin, file.seek(0, os.SEEK_END) - max_bytes)

@@ -37,7 +37,7 @@ class FixCommand(NamedTuple):
         return self.start + " ".join(map(_quote, (*self.options, *self.argv)))
 
     def with_words(self, *words: str) -> FixCommand:
-        """The command with these at its end."""
+        """Return the command with these words at its end."""
         if self.argv:
             return self._replace(argv=(*self.argv, *words))
         return self._replace(options=(*self.options, *words))
@@ -97,7 +97,7 @@ def fix_to_json(fix: str) -> Any:
 
 
 def fix_from_json(value: object) -> str:
-    """What an agent sent: text, or the parts of a Fix."""
+    """Return what an agent sent as a fix: text, or the parts of a Fix."""
     if not isinstance(value, list):
         return str(value or "")
     return Fix.of(
@@ -124,7 +124,7 @@ def join_fixes(fixes: Iterable[str], separator: str = "; ") -> Fix:
 
 
 def clauses(fix: str) -> tuple[Fix, ...]:
-    """What semicolons of the text separate."""
+    """Return the parts of a fix between the semicolons of its text. Semicolons in commands do not count."""
     found: list[list[Part]] = [[]]
     for part in parts_of(fix):
         first, *others = [part] if isinstance(part, FixCommand) else part.split("; ")
@@ -134,12 +134,13 @@ def clauses(fix: str) -> tuple[Fix, ...]:
 
 
 def ipexctl_command(*options: str, argv: Iterable[str] = ()) -> FixCommand:
-    """`options`: the verb first."""
+    """Return a command of ipexctl. `options`: the verb first; `argv`: a script with its arguments."""
     return FixCommand(PROGRAM, options, tuple(argv))
 
 
 def read_command(line: str) -> FixCommand:
-    """A whole command of ipexctl, as a plan has it: for `run`, options without values before the script."""
+    """Return the command of a line, as a plan has it: for `run`, options without values before the script. A line that
+    sh could not split is one text."""
     try:
         _, verb, *words = shlex.split(line)
     except ValueError:  # a host's plan may have anything
@@ -196,7 +197,7 @@ class ShellWords(str):
 
 
 def _quote(word: str) -> str:
-    """A word in sh; `~` stays that of the account that types it."""
+    """Return a word as sh reads it; `~` stays that of the account that types it."""
     if isinstance(word, ShellWords):
         return word
     return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)

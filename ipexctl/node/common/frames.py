@@ -78,7 +78,7 @@ OutputPart = Union[Chunk, Note]
 
 
 def last_state(line: bytes) -> bytes:
-    r"""What a terminal finally shows of a line with carriage returns (`\r`), such as a progress bar."""
+    """Return what a terminal finally shows of a line with carriage returns, such as a progress bar."""
     if b"\r" not in line:
         return line
     states = line.rstrip(b"\r")

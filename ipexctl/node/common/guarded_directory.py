@@ -36,7 +36,7 @@ _OUTWARD = frozenset(("", ".", ".."))
 
 
 def check_name(name: str) -> list[str]:
-    """Parts of a relative name. Raises an AgentError if it could lead out of a directory."""
+    """Return the parts of a relative name. Raises an AgentError if it could lead out of a directory."""
     parts = name.split("/")
     if "\0" in name or not _OUTWARD.isdisjoint(parts):
         raise AgentError(f"{name[:200]!r} leads out of the directory")
@@ -52,7 +52,8 @@ def enter_named(
     on_symlink: OnSymlink | None = None,
     inside: os.stat_result | None = None,
 ) -> Place:
-    """Call `walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
+    """Enter a path of the user's data by the rule `named_path`. Raises an AgentError if another account can change the
+    path."""
     try:
         return enter(path, named_path, make=make, is_file=is_file, uids=callers(), on_symlink=on_symlink, inside=inside)
     except Refused as refused:
@@ -109,7 +110,7 @@ class GuardedDirectory:
 
     @classmethod
     def at(cls, place: Place) -> GuardedDirectory:
-        """The directory at the path's end. Raises an OSError if it is missing or no directory."""
+        """Take over the directory at a place's end. Raises an OSError if it is missing or no directory."""
         if not place.name:
             return cls(place.number, place.path)
         os.close(place.number)
@@ -186,7 +187,7 @@ class GuardedDirectory:
         return GuardedDirectory(number, os.fsdecode(done))
 
     def status_of(self, name: bytes) -> os.stat_result | None:
-        """Status of an entry without following links; None if it is missing."""
+        """Return the status of an entry without following links; None if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.number, follow_symlinks=False)
         return None
@@ -201,7 +202,8 @@ class GuardedDirectory:
         return number
 
     def read(self, name: bytes, limit: int) -> bytes:
-        """Content of a file. Raises an AgentError if another account owns it or it is larger than `limit`."""
+        """Return the content of a file. Raises an AgentError if another account owns it or it is larger than
+        `limit`."""
         with open(self.open_to_read(name), "rb") as file:
             status = os.fstat(file.fileno())
             where = os.path.join(self.path, os.fsdecode(name))
@@ -213,7 +215,8 @@ class GuardedDirectory:
 
     @contextlib.contextmanager
     def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
-        """Descriptor of a new file, which gets its name and mode at the end; after an exception it is removed.
+        """Yield the descriptor of a new file, which gets its name and mode at the end; after an exception it is
+        removed.
 
         Without `replace`, an existing name raises FileExistsError. If `mode` is None, the caller sets the mode.
         """

@@ -75,7 +75,8 @@ class HomeRefused(AgentError):
 
 
 def home_of(request: Mapping[str, Any], below: str = "") -> str:
-    """The home of a request. Raises an AgentError if another account could redirect the home, or `below` in it."""
+    """Return the home of a request. Raises an AgentError if another account could redirect the home, or `below` in
+    it."""
     home: str = os.path.expanduser(request["home"])
     if not os.path.isabs(home):
         raise AgentError(f"{home} is not an absolute path", "give --home an absolute path")
@@ -97,7 +98,8 @@ def make_home(home: str) -> None:
 
 
 def open_home(home: str) -> bool:
-    """Mark a home and close it to others; False if it does not exist. Raises a HomeRefused if other files are in it."""
+    """Mark a home and close it to others. Return False if it does not exist. Raises a HomeRefused if other files are in
+    it."""
     with _open(home) as directory:
         if directory is None:
             return False
@@ -205,7 +207,7 @@ def _check_unmarked(home: GuardedDirectory) -> None:
 
 
 def foreign_content(home: GuardedDirectory) -> list[str]:
-    """Names in a directory, except ignored ones; empty if the directory has a mark."""
+    """Return the names in a directory, except ignored ones; empty if the directory has a mark."""
     names = [os.fsdecode(name) for name in home.names()]
     if MARK in names:  # another call has just created it, which an NFS cache may have hidden
         return []

@@ -92,7 +92,7 @@ def is_run(path: str) -> bool:
 
 
 def read_regular(path: str) -> Mapping[str, object]:
-    """The JSON object in a regular file (reading a FIFO would block), else empty."""
+    """Return the JSON object in a regular file (reading a FIFO would block), else an empty one."""
     return read_json(path) if is_file(path) else {}
 
 
@@ -249,7 +249,7 @@ def release_trees(rundir: str) -> None:
 
 
 def kept_copies(rundir: str) -> str:
-    """Where copies of a run's checkpoints are kept from before another run could overwrite them."""
+    """Return where copies of a run's checkpoints are kept from before another run could overwrite them."""
     runs, run = os.path.split(rundir)
     return os.path.join(os.path.dirname(runs), "results", run, KEPT)
 

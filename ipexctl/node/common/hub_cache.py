@@ -64,8 +64,8 @@ def is_blob_name(name: str) -> bool:
 
 
 def first_misplaced_path(entries: list[ManifestEntry], folder: str) -> str:
-    """Path of the first entry that may not be in this repository's directory, because the hub chooses the names; or
-    empty."""
+    """Return the path of the first entry that may not be in this repository's directory, because the hub chooses the
+    names; empty if there is none."""
     blobs = {entry.path for entry in entries if entry.kind == "f"}
     return next((entry.path for entry in entries if not _is_in_place(entry, folder, blobs)), "")
 

@@ -124,7 +124,8 @@ def starter_request(plan: Plan, host: str, contact: StarterContact) -> Json:
 
 
 def job_file(attempt: int) -> str:
-    """Name of an attempt's job file. Names differ, so that a late rank wrapper removes only its own attempt's file."""
+    """Return the name of an attempt's job file. Names differ, so that a late rank wrapper removes only its own
+    attempt's file."""
     return f"job.{attempt}.json" if attempt else "job.json"
 
 

@@ -118,7 +118,8 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def _tokens_of(text: str) -> bytes:
-    """The text without strings. A list of files has 2,000 rows, and only methods of str and bytes are fast enough."""
+    """Return the text without strings. A list of files has 2,000 rows, and only methods of str and bytes are fast
+    enough."""
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
     return "".join(text.split('"')[::2]).encode(errors="replace")
@@ -159,7 +160,7 @@ _SCALARS = (str, int, float, type(None))
 
 
 def encode(value: Any, without: Collection[str] = ()) -> Any:
-    """The value as JSON has it. `without`: fields of this record that are left out."""
+    """Return the value as JSON has it. `without`: fields of this record that are left out."""
     if isinstance(value, _SCALARS):
         return value
     if hasattr(value, "_asdict"):
@@ -175,8 +176,8 @@ def encode(value: Any, without: Collection[str] = ()) -> Any:
 
 
 def document_from(kind: Callable[..., Value], *sources: object, **own: object) -> Value:
-    """A document whose fields are `own`, else those of the first source that has one of that name, else their defaults.
-    `tests/unit/ui/test_schemas.py` compares the types, which mypy does not see."""
+    """Return a document whose fields are `own`, else those of the first source that has one of that name, else their
+    defaults. `tests/unit/ui/test_schemas.py` compares the types, which mypy does not see."""
     missing = [name for name, _, _ in _fields(kind) if name not in own]
     for name, source in itertools.product(missing, sources):
         if name not in own and hasattr(source, name):
@@ -327,7 +328,8 @@ def decode_float(value: object, field: str) -> float:
 
 
 def _any_finite(value: object, field: str) -> float:
-    """A number that a script computed: a loss, or a sum of its parameters."""
+    """Return a number that a script computed, however large: a loss, or a sum of its parameters. Refuse NaN and
+    infinity."""
     if type(value) is float and value - value == 0.0:
         return value
     return decode_float(value, field)
@@ -360,7 +362,8 @@ def decode_port(value: object) -> int:
 
 
 def _natural_float(value: object, field: str) -> float:
-    """Zero for less than `_SMALLEST`: a quotient by such a number would be too large for a float."""
+    """Return a number that is not negative; zero for less than `_SMALLEST`: a quotient by such a number would be too
+    large for a float."""
     number: float = _not_negative(decode_float, value, field)
     return number if number >= _SMALLEST else 0.0
 

@@ -68,7 +68,7 @@ class Lever(NamedTuple):
 
 
 def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
-    """What became of each option that was asked for, on any rank, and of those that acted unasked."""
+    """Return what became of each option that was asked for, on any rank, and of those that acted unasked."""
     notes: dict[str, list[LeverNote]] = {name: [] for name, option in RANK_OPTIONS.items() if option.is_lever}
     for rank in ranks:
         for note in rank[: len(notes)]:
@@ -119,12 +119,13 @@ def _others(speedups: Mapping[str, float], known: set[str]) -> Iterator[Lever]:
 
 
 def measured(levers: Iterable[Lever]) -> tuple[Lever, ...]:
-    """Those that --profile measured, the best first."""
+    """Return the options that --profile measured, the best first."""
     return tuple(sorted((each for each in levers if each.speedup is not None), key=lambda each: -(each.speedup or 0.0)))
 
 
 def measured_sentence(levers: Sequence[Lever]) -> str:
-    """What is worth it, the best first; or that nothing is. Empty if nothing was measured."""
+    """Say which of the options that --profile measured are worth it, the best first, or that none is. Empty if nothing
+    was measured."""
     found = measured(levers)
     if not found:
         return ""

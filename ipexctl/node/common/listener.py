@@ -25,7 +25,8 @@ FREE_PORTS = 20000, 32000
 
 
 def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
-    """Family and socket address; raises an OSError. `port` is ignored for a local name."""
+    """Return family and socket address. Raises an OSError if the address can't be resolved. `port` is ignored for a
+    local name."""
     if address.startswith(LOCAL):
         return socket.AF_UNIX, "\0" + address[len(LOCAL) :]
     family, _, _, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -58,7 +59,8 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def own_port(address: str, lane: int, lanes: int, taken: int) -> int:
-    """A free port that no other lane of this machine chooses at the same time, and not `taken`."""
+    """Return a free port that no other lane of this machine chooses at the same time, and not `taken`. After many tries
+    without one, any free port is returned."""
     port = free_port(address)
     for _ in range(200 * lanes):
         if port % lanes == lane and port != taken:
@@ -68,7 +70,8 @@ def own_port(address: str, lane: int, lanes: int, taken: int) -> int:
 
 
 def free_port(address: str) -> int:
-    """A free port outside the range for outgoing connections: in it, a rank's connection might take the port first."""
+    """Return a free port outside the range for outgoing connections: in it, a rank's connection might take the port
+    first. Raises an OSError if there is none."""
     low, high = FREE_PORTS
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:

@@ -255,7 +255,7 @@ MPI_NAMES = "{} or {}".format(", ".join(mpi.flavor for mpi in MPIS[:-1]), MPIS[-
 
 
 def mpi_named(flavor: str) -> MpiRow | None:
-    """The row of a flavor; None for another launcher."""
+    """Return the row of a flavor; None for another launcher."""
     return next((mpi for mpi in MPIS if mpi.flavor == flavor), None)
 
 
@@ -265,5 +265,5 @@ def recognised(banner: str) -> MpiRow | None:
 
 
 def each_of(values: Callable[[MpiRow], tuple[str, ...]]) -> tuple[str, ...]:
-    """These names of all MPIs, each once."""
+    """Return these names of all MPIs, each once."""
     return tuple(dict.fromkeys(name for mpi in MPIS for name in values(mpi)))

@@ -40,7 +40,8 @@ def read_owner(document: Mapping[str, object]) -> RunBy | None:
 
 
 def find_foreign(kind: str, made: Mapping[str, Mapping[str, object]], request: RemovalRequest) -> tuple[Owned, ...]:
-    """What others made, of these names with their documents. One without `by` is unfinished, and nobody's."""
+    """Return what others made. `made`: name → document that says who made it. A document without `by` is unfinished,
+    and nobody's."""
     known = set(request["known"])
     owners = {name: read_owner(document) for name, document in made.items() if "by" in document}
     return tuple(

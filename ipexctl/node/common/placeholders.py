@@ -17,7 +17,7 @@ _RUN = re.compile(r"\{(?P<literal>\{run\})\}|(?<!\$)\{run\}")
 
 
 def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
-    """The position of a word with an unknown placeholder, and its name."""
+    """Return the position of the first word with an unknown placeholder, and its name; None if there is none."""
     return next(
         (
             (at, found["name"])
@@ -35,7 +35,8 @@ def used_names(words: Sequence[str]) -> frozenset[str]:
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with a value for each name in `values`."""
+    """Return the words with a value in place of each placeholder that `values` has. `{{port}}` becomes `{port}`, and
+    `{{` a brace."""
 
     def value_of(found: re.Match[str]) -> str:
         name = found["name"]

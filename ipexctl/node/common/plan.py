@@ -417,7 +417,8 @@ NO_PLAN = Plan("", "", "", RunOptions())
 
 
 def to_json(plan: Plan) -> Json:
-    """The plan as in plan.json, with three fields that only other programs read."""
+    """Return the plan as in plan.json, with fields that only other programs read: `schema`, `world_size`, `hostfile`
+    and `fast`."""
     head = {"schema": SCHEMA, "world_size": plan.world_size, "hostfile": plan.hostfile}
     choices = {name: encode(plan.choice(option)) for name, option in RANK_OPTIONS.items()}
     return {**head, **encode(plan, without=("rank_options",)), **choices, "fast": encode(_of_fast(plan))}
@@ -477,10 +478,10 @@ def read_outline(document: object) -> Plan:
 
 
 def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
-    """The plan for some of the run's hosts. Each host keeps its number of ranks, their cores and variables.
+    """Return the plan for some of the run's hosts. Each host keeps its number of ranks, their cores and variables.
 
-    Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and
-    a host can come back.
+    Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and a
+    host can come back.
     """
     all_hosts = plan.all_hosts
     chosen = [host for host in all_hosts if host.name in names]
@@ -502,7 +503,7 @@ def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
-    """Renumber a host's ranks; adds them to `numbers` (old rank → new rank)."""
+    """Return the host with new numbers for its ranks, which are added to `numbers` (old rank → new rank)."""
     for rank in host.ranks:
         numbers[rank.rank] = len(numbers)
     return host._replace(ranks=tuple(rank._replace(rank=numbers[rank.rank]) for rank in host.ranks))
@@ -511,7 +512,7 @@ def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
 def _settings_with(
     plan: Plan, numbers: Mapping[int, int], hosts: Sequence[HostPlan], count: int, size: int
 ) -> tuple[Setting, ...]:
-    """The settings, with new values where they number ranks or hosts."""
+    """Return the settings, with new values where they number ranks or hosts."""
     before, after = (
         {host.name: at for at, host in enumerate(plan.all_hosts)},
         {h.name: at for at, h in enumerate(hosts)},
@@ -534,7 +535,7 @@ def _settings_with(
 
 
 def _argv_with(argv: Sequence[str], hosts: int, ranks: int) -> tuple[str, ...]:
-    """The launcher's line with new counts: mpirun's `-n RANKS`, srun's `--nodes=` and `--ntasks=`."""
+    """Return the launcher's line with new counts: mpirun's `-n RANKS`, srun's `--nodes=` and `--ntasks=`."""
     line = [f"--nodes={hosts}" if word.startswith("--nodes=") else word for word in argv]
     line = [f"--ntasks={ranks}" if word.startswith("--ntasks=") else word for word in line]
     at = len(line) - RANK_WORDS - 1
@@ -568,7 +569,7 @@ class RankVariables(NamedTuple):
 
 
 def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVariables:
-    """A rank's variables. A rank's setting wins over its host's.
+    """Return a rank's variables. A rank's setting wins over its host's.
 
     A missing secret raises a KeyError, so that it never reaches a rank empty.
     """
@@ -586,7 +587,7 @@ def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVaria
 def command_of(
     plan: Plan, rank: RankPlan, port: int | None, node0_port: int, ports: Sequence[int] = ()
 ) -> tuple[str, ...]:
-    """The command of one rank. `port`: for `{port}`; `ports`: of all ranks, for `{peers}`."""
+    """Return the command of one rank. `port`: for `{port}`; `ports`: of all ranks, for `{peers}`."""
     command = plan.command
     if plan.asked.is_behind_dashes:
         host, local_rank = host_of(plan, rank.rank), rank.local_rank
@@ -602,12 +603,12 @@ def command_of(
 
 
 def in_brackets(address: str) -> str:
-    """The address before a colon and a port."""
+    """Return the address as it is before a colon and a port: IPv6 in brackets."""
     return f"[{address}]" if ":" in address else address
 
 
 def program_line(plan: Plan, program: str, host: str, *words: str) -> str:
-    """A sh line that execs a program of the run's agent, so that it survives the end of the login session."""
+    """Return a sh line that execs a program of the run's agent, so that it survives the end of the login session."""
     argv = shlex.join([plan.python, "-IS", f"{plan.rundir}/agent.zip", program, *words])
     if host not in plan.ends_at_logout:
         return f"exec {argv}"

@@ -138,8 +138,8 @@ def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
 
 
 def memory_of(stat: ProcessStat, sharers: int = 1, proc: str = "/proc") -> int:
-    """Bytes of a process of a rank. Mapped files and frozen parameters are shared by the `sharers` ranks of a host, so
-    each has its part of them."""
+    """Return the bytes of a process of a rank. Mapped files and frozen parameters are shared by the `sharers` ranks of
+    a host, so each has its part of them."""
     sizes = dict(_SIZE.findall(read_text(f"{proc}/{stat.pid}/status")))
     if "Anon" not in sizes:  # a kernel before 4.5
         return stat.rss
@@ -153,7 +153,8 @@ def memory_of(stat: ProcessStat, sharers: int = 1, proc: str = "/proc") -> int:
 
 
 def start_of(pid: int) -> int:
-    """Start of a process: ticks since boot, on a Mac seconds. Raises an OSError if the process has exited."""
+    """Return the start of a process: ticks since boot, on a Mac seconds since the epoch. Raises an OSError if the
+    process has exited."""
     if not macos.has_proc():
         return macos.process_start(pid)
     stat = read_stat(pid)
@@ -173,7 +174,8 @@ def all_processes() -> list[ProcessStat]:
 
 
 def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
-    """Running descendants of a process, parents before children, without `except_pid` and its descendants."""
+    """Return the running descendants of a process, parents before children, without `except_pid` and its
+    descendants."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
         if stat.pid != except_pid:
@@ -192,7 +194,7 @@ class Delays:
         self._before: dict[int, tuple[float, int]] = {}
 
     def seconds(self) -> float:
-        """Since the last call, of the process that waited longest."""
+        """Return how long the process that waited longest was kept waiting since the last call."""
         passed, before = self._lap.seconds, self._before
         self._lap.restart()
         self._before = {stat.pid: _delay_of(stat.pid) for stat in descendants(os.getpid())} if macos.has_proc() else {}
@@ -204,7 +206,8 @@ class Delays:
 
 
 def _delay_of(pid: int | str) -> tuple[float, int]:
-    """Seconds in the queue for a processor, and bytes read from disks; zero where the kernel does not tell."""
+    """Return the seconds in the queue for a processor, and the bytes read from disks; zero where the kernel does not
+    tell."""
     queued, read = (
         read_text(f"/proc/{pid}/schedstat").split(),
         re.search(r"read_bytes: (\d+)", read_text(f"/proc/{pid}/io")),
@@ -213,14 +216,15 @@ def _delay_of(pid: int | str) -> tuple[float, int]:
 
 
 def seconds_queued() -> float:
-    """Seconds that the threads of this process have waited for a processor; zero where the kernel does not tell."""
+    """Return the seconds that the threads of this process have waited for a processor; zero where the kernel does not
+    tell."""
     with contextlib.suppress(OSError):
         return sum(_delay_of(f"self/task/{thread}")[0] for thread in os.listdir("/proc/self/task"))
     return 0.0
 
 
 def kill_sessions(leaders: Collection[int]) -> None:
-    """Kill all process groups in the sessions that these processes lead."""
+    """Kill the process groups that these processes lead, then every process in the sessions that they lead."""
     for pid in leaders:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
@@ -256,7 +260,7 @@ def own_identity() -> ProcessIdentity:
 
 
 def pid_scope() -> str:
-    """Kernel and pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
+    """Return the kernel and pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
     boot = boot_id()
     try:
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}" if boot else os.uname().nodename
@@ -265,7 +269,7 @@ def pid_scope() -> str:
 
 
 def partial_name(prefix: str) -> str:
-    """New name for a file that this process is writing, in a directory that machines may share."""
+    """Return a new name for a file that this process is writing, in a directory that machines may share."""
     return f"{prefix}.{pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
 
@@ -327,7 +331,7 @@ def _prctl() -> Any:
 
 
 def adopt_descendants() -> bool:
-    """Become the parent of orphaned descendants; returns False if the kernel can't do that."""
+    """Become the parent of orphaned descendants. Return False if the kernel can't do that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
 

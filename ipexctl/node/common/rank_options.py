@@ -100,7 +100,7 @@ OF_VARIABLES: Mapping[str, RankOption] = {each.variable: each for each in RANK_O
 
 
 def mode_asked(asked: RunOptions, option: RankOption) -> str:
-    """The mode that the call asks for; empty if it leaves the choice to ipexctl or wants the option off."""
+    """Return the mode that the call asks for; empty if it leaves the choice to ipexctl or wants the option off."""
     value = getattr(asked, option.name)
     is_default = value == asked._field_defaults[option.name]
     if is_default and option.is_of_fast and asked.fast:

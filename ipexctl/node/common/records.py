@@ -101,13 +101,15 @@ class Proof(NamedTuple):
 
 
 def describe_mismatches(ranks: Iterable[RankStatus]) -> tuple[str, ...]:
-    """Where cores and memory of ranks differ from the plan."""
+    """Return sentences that say where cores and memory of ranks differ from the plan; of more than four, the first
+    three and how many more there are."""
     texts = [f"rank {row.rank} on {row.host}: {text}" for row in ranks for text in row.mismatch]
     return (*texts[:3], f"{len(texts) - 3} more differences from the plan") if len(texts) > 4 else tuple(texts)
 
 
 def describe_successes(ranks: Iterable[RankStatus]) -> Iterator[str]:
-    """The processes that scripts left behind when they ended, and exceptions that they printed last."""
+    """Yield sentences about processes that scripts left behind when they ended, and about exceptions that they printed
+    last."""
     seen = [(row, each) for row in ranks for each in row.evidence]
     if left := [(row, each.text) for row, each in seen if each.kind == "daemon"]:
         (row, name), more = left[0], f" and {len(left) - 1} more" if len(left) > 1 else ""
@@ -147,7 +149,7 @@ class TrainingGroup(NamedTuple):
 
 
 def describe_apart(group: TrainingGroup | None) -> str:
-    """Says which ranks train alone, and the fix. Empty if all train together, or if that is unknown."""
+    """Say that ranks do not train together, and the fix. Empty if all train together, or if that is unknown."""
     if group is None or group.seen >= group.planned:
         return ""
     found = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
@@ -600,7 +602,7 @@ def read_status(document: object) -> RunStatus:
 
 
 def _state(value: object, _field: str) -> State:
-    """The state, or `unknown` for a word of a newer version."""
+    """Return the state, or `unknown` for a word of a newer version."""
     return cast("State", value) if isinstance(value, str) and value in STATES else "unknown"
 
 
@@ -644,7 +646,7 @@ def as_lines(value: object) -> tuple[str, ...]:
 
 
 def as_number(value: object) -> float | None:
-    """The value as a finite number, or None: Python's JSON allows NaN and Infinity."""
+    """Return the value as a finite number, or None: Python's JSON allows NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None

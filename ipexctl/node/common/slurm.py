@@ -55,7 +55,7 @@ _ANSWER = 15.0
 
 
 def ask(argv: Sequence[str]) -> str:
-    """Output of a command; empty if it fails or does not answer in time."""
+    """Return the output of a command; empty if it fails or does not answer in time."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
             list(argv), input=b"", capture_output=True, timeout=QUEUE_ANSWER, check=True
@@ -94,7 +94,7 @@ def show_job(job: str) -> list[str]:
 
 
 def _fields(shown: str) -> dict[str, str]:
-    """First value of each field. What users choose, such as the command, comes after Slurm's own fields."""
+    """Return the first value of each field. What users choose, such as the command, comes after Slurm's own fields."""
     fields = {"JobId": ""}
     if shown.startswith("JobId="):
         for word in reversed(shown.split()):
@@ -108,7 +108,7 @@ def _number(text: str) -> int | None:
 
 
 def job_end_in(shown: str, restarts: int | None = None) -> str:
-    """How a job ends by the output of `show_job`; empty if it continues or is unknown. Pure.
+    """Return how a job ends, by the output of `show_job`; empty if it continues or is unknown. Pure.
 
     `restarts`: earlier requeues; None outside the job. Slurm counts a requeue while the job's processes are still being
     ended. A preempted job keeps its state during a grace time.
@@ -150,7 +150,8 @@ def own_restarts() -> int:
 
 
 def step_argv(node: str, job: str = "") -> list[str]:
-    """srun's words for a Slurm step on one node of a job (default: this process's job), sharing its resources."""
+    """Return srun's words for a Slurm step on one node of a job (default: this process's job), sharing its
+    resources."""
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
     return ["srun", *options, *([f"--jobid={job}"] if job else []), "--quiet", "--job-name=ipexctl"]
 

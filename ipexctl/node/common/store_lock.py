@@ -28,7 +28,7 @@ class Marker:
         self._removed = threading.Event()
 
     def create(self) -> None:
-        """Create the link; raises FileExistsError while another process has it."""
+        """Create the link, and begin its heartbeat. Raises a FileExistsError while another process has it."""
         try:
             os.symlink(self._target, self.path)
         except FileExistsError:

@@ -35,7 +35,7 @@ class HandshakeError(Exception):
 
 
 def derive_token(token: str, *purpose: str) -> str:
-    """A token for one purpose, 64 hex digits, that does not reveal `token`."""
+    """Return a token for one purpose, 64 hex digits, that does not reveal `token`."""
     return _mac(token.encode(), ["derive", *purpose])
 
 
@@ -58,7 +58,7 @@ class ServerHandshake:
         self._peer_nonce = peer_nonce
 
     def welcome(self, **fields: object) -> Json:
-        """Reply to a checked hello. The proof covers `fields` too."""
+        """Return the reply to a checked hello. The proof covers `fields` too."""
         assert self._peer_nonce, "the client has proven nothing"
         message = {"t": "welcome", **fields}
         return {**message, "proof": _mac(self._key, ["server", self._nonce, self._peer_nonce, message])}
@@ -69,7 +69,7 @@ class ServerHandshake:
         return {"t": "refused"}
 
     def order_proof(self, of: str = ORDERS) -> OrderProof:
-        """For the orders after the welcome, or the answers to them."""
+        """Return what signs the orders after the welcome, or checks the answers to them (`of`: ANSWERS)."""
         return OrderProof(self._key, of, self._nonce, self._peer_nonce)
 
 
@@ -97,7 +97,7 @@ class ClientHandshake:
         _check_proof(self._key, ["server", self._peer_nonce, self._nonce], welcome)
 
     def order_proof(self, of: str = ORDERS) -> OrderProof:
-        """For the orders after the checked welcome, or the answers to them."""
+        """Return what checks the orders after the checked welcome, or signs the answers to them (`of`: ANSWERS)."""
         return OrderProof(self._key, of, self._peer_nonce, self._nonce)
 
 
@@ -231,7 +231,7 @@ Pollable = Union[int, socket.socket, MessageSocket]
 
 
 def wake_on_signal() -> int:
-    """Descriptor that becomes readable when a signal is handled, so that `ready` returns."""
+    """Return a descriptor that becomes readable when a signal is handled, so that `ready` returns."""
     wake, wakeup = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wakeup, False)

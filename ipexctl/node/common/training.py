@@ -240,7 +240,8 @@ class RankTraining(NamedTuple):
         return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_bypassed or self.is_hooked)
 
     def measures(self, *, outside: bool = False) -> Mapping[int, float]:
-        """Step → measure of the parameters, with that at the end."""
+        """Return step → measure of the parameters, with that at the end. `outside`: of those outside of
+        DistributedDataParallel."""
         found: Mapping[int, float] = self.outside if outside else self.parameters
         is_known = len(self.ends) == 3 and bool(found)
         return {**found, int(self.ends[0]): self.ends[2 if outside else 1]} if is_known else found
@@ -251,7 +252,8 @@ class RankTraining(NamedTuple):
         return self.intervals > 0 and self.has_always(self.carried) and not self.is_written
 
     def has_always(self, steps: int) -> bool:
-        """The first step that is looked at comes before the first that can be."""
+        """Return True if so many of the steps that were looked at are all of them: one fewer than there are measures of
+        the parameters, and FEWEST_STEPS - 1 at least."""
         return steps >= max(FEWEST_STEPS, len(self.parameters)) - 1
 
 
@@ -275,7 +277,8 @@ def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: b
 
 
 def _idle(ranks: Mapping[int, RankTraining]) -> tuple[int, ...]:
-    """Ranks that exchanged gradients with others and changed nothing."""
+    """Return the ranks that exchanged gradients with others, and made no step and changed nothing while the others
+    train."""
     idle = [number for number, rank in ranks.items() if not rank.steps and rank.is_plain and not rank.is_changed]
     others = [rank for number, rank in ranks.items() if number not in idle]
     is_training = all(rank.steps >= FEWEST_STEPS and rank.is_plain for rank in others)
@@ -309,7 +312,7 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
 
 
 def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
-    """What ranks of one model trained on."""
+    """Yield what is wrong with the data on which ranks of one model trained."""
     first = ranks[0]
     if len(ranks) < 2 or len(first.losses) < FEWEST_STEPS or not all(rank.is_varied for rank in ranks):
         return  # one batch again and again, as in a benchmark
@@ -327,7 +330,7 @@ def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[
 
 
 def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
-    """Parameters of one model in DistributedDataParallel that are not equal any more, or beside it."""
+    """Yield that the parameters of one model in DistributedDataParallel are not equal any more, or those beside it."""
     if not all(rank.is_plain for rank in ranks) or not _is_one_model(ranks) or any(rank.may_share for rank in ranks):
         return
     if since := _apart_since([rank.measures() for rank in ranks]):
@@ -337,7 +340,8 @@ def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Itera
 
 
 def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
-    """Kind, and more evidence than the number of steps; None if a weight has changed by the end, or may have."""
+    """Return the kind, and more evidence than the number of steps; None if a weight has changed by the end, or may
+    have."""
     if any(rank.is_changed for rank in ranks):
         return None
     if not any(rank.has_gradients for rank in ranks):
@@ -348,7 +352,7 @@ def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
 
 
 def _groups(ranks: Mapping[int, RankTraining]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Group of a model that exchanges gradients → its ranks; all ranks together if there is no such model."""
+    """Return group of a model that exchanges gradients → its ranks; all ranks together if there is no such model."""
     groups: dict[tuple[int, ...], tuple[int, ...]] = {}
     for number, rank in ranks.items():
         key = rank.group if rank.is_synced and rank.models else ()
@@ -361,8 +365,8 @@ def _is_one_model(ranks: Sequence[RankTraining]) -> bool:
 
 
 def _apart_since(measures: Sequence[Mapping[int, float]]) -> int:
-    """The first step since which the parameters of ranks differ at each step that was looked at; 0 if they were equal
-    at the last, or differ at that one only."""
+    """Return the first step since which the parameters of ranks differ at each step that was looked at; 0 if they were
+    equal at the last, or differ at that one only."""
     steps = sorted(set.intersection(*map(set, measures)))
     differs = [max(found) - min(found) > ROUNDED for found in ([each[step] for each in measures] for step in steps)]
     equal = [at for at, differ in enumerate(differs) if not differ]

@@ -12,6 +12,6 @@ def origin_of(url: str) -> str:
 
 
 def strip_login(url: str) -> str:
-    """URL for display, without credentials and without the query, which may contain a signature."""
+    """Return the URL for display, without credentials and without the query, which may contain a signature."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

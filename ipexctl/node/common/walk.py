@@ -103,7 +103,8 @@ OnSymlink = Callable[[str, str], None]
 
 
 def callers() -> frozenset[int]:
-    """Accounts whose files are accepted: root and this account, or under sudo the account that called sudo."""
+    """Return the accounts whose files are accepted: root and this account, or under sudo the account that called
+    sudo."""
     sudo = os.environ.get("SUDO_UID", "") if not os.geteuid() else ""
     is_uid = sudo.isascii() and sudo.isdecimal() and len(sudo) <= len("4294967295")
     return frozenset((0, int(sudo) if is_uid else os.geteuid()))
@@ -234,7 +235,7 @@ class _Way:
                 os.close(number)
 
     def _enter_part(self, part: str, above: int, mode: int | None) -> PathPart | None:
-        """Enter an entry. A missing one is created with `mode`; None if `mode` is None."""
+        """Enter an entry. A missing one is created with `mode`, or None is returned if `mode` is None."""
         for is_first in (True, False):
             try:
                 self.entered.append(self._entry(_open(part, above), part, above))
@@ -258,7 +259,7 @@ class _Way:
             raise Refused(kind, entry.path, entry.status.st_uid, stat.S_IMODE(entry.status.st_mode))
 
     def _read_link(self, part: str, above: int) -> str:
-        """Target of the link that was checked, even if something else has its name by now."""
+        """Return the target of the link that was checked, even if something else has its name by now."""
         number, link = self.entered[-1]
         if number != _NO_DESCRIPTOR:
             return os.readlink("", dir_fd=number)
@@ -277,7 +278,8 @@ def _parts(path: str) -> list[str]:
 
 
 def _open(part: str, above: int) -> int:
-    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file if the system has no O_PATH, as on macOS."""
+    """Return the descriptor of an entry; `_NO_DESCRIPTOR` for a link or file if the system has no O_PATH, as on
+    macOS."""
     try:
         return os.open(part, _ENTER | os.O_DIRECTORY, dir_fd=above)
     except OSError as error:
@@ -301,7 +303,7 @@ def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
 
 
 def _read_list(number: int) -> bytes | None:
-    """Access control list; None without one, empty if it can't be read."""
+    """Return the access control list; None without one, empty if it can't be read."""
     if not hasattr(os, "getxattr"):  # macOS
         return None
     try:
@@ -311,7 +313,7 @@ def _read_list(number: int) -> bytes | None:
 
 
 def who_else_may_write(acl: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]) -> str:
-    """Who else may write to a path that its group may write to; empty if nobody else may. Pure."""
+    """Return who else may write to a path that its group may write to; empty if nobody else may. Pure."""
     if acl is None:
         return "" if is_private(gid) else "group"
     if acl[:4] != _ACL_VERSION or len(acl) % 8 != 4:
@@ -330,7 +332,8 @@ _private: dict[frozenset[int], frozenset[int]] = {}
 
 
 def private_groups(uids: frozenset[int]) -> frozenset[int]:
-    """Groups with one of these accounts as the only member. Cached, because listing all accounts may take seconds."""
+    """Return the groups with one of these accounts as the only member. Cached, because listing all accounts may take
+    seconds."""
     if uids not in _private:
         import grp
         import pwd
