@@ -73,7 +73,7 @@ class AsideFiles:
             )
 
     def _move_beside_root(self) -> bool:
-        """From now on, set files aside in a hidden directory next to PATH, or in PATH if that one was tried. Return
+        """Set files aside in a hidden directory next to PATH from now on, or in PATH if that one was tried. Return
         False if neither can be made."""
         places = [os.path.dirname(self._root), self._root]
         if os.path.islink(self._link):
@@ -136,7 +136,7 @@ class AsideFiles:
         return True
 
     def note_parts(self, parts: Collection[str], hosts: Collection[str], since: int) -> None:
-        """Remember the incomplete directories if any of their files was set aside. `since`: the number of the exchange
+        """Record which directories were incomplete, if any file was set aside. `since`: the number of the exchange
         after which they were written."""
         if self.is_used and parts:
             record = {"parts": list(parts), "hosts": list(hosts), "since": since}
@@ -156,7 +156,7 @@ class AsideFiles:
         return since
 
     def end(self) -> None:
-        """After a successful exchange, remove what earlier ones set aside, where possible."""
+        """Remove what earlier exchanges set aside, where possible. Call it after a successful exchange."""
         remove_aside(self._link, kept=self._exchange)
 
 
@@ -183,7 +183,8 @@ def remove_aside(link: str, kept: str = "") -> None:
 
 
 def _place_of(link: str) -> str:
-    """`link`, or the hidden directory it names. Raises an OSError for any other target: links of the user stay."""
+    """Return `link`, or the hidden directory it names. Raises an OSError for any other target: links of the user
+    stay."""
     if not os.path.islink(link):
         return os.path.join(os.path.realpath(os.path.dirname(link)), os.path.basename(link))
     place = os.readlink(link)

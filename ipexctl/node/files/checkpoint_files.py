@@ -121,7 +121,7 @@ class CheckpointFiles:
         return Writer(GuardedDirectory.of(self._place), CHECKPOINT, self._umask, owner_fix=OWN_CHECKPOINT)
 
     def _path_of(self, name: str) -> str:
-        """Path for the writer: below PATH, or below the directory above if PATH is a file or missing."""
+        """Return the path for the writer: below PATH, or below the directory above if PATH is a file or missing."""
         place, below = self._place, self._below(name)
         if below and place.name and place.status is not None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), place.path)
@@ -157,13 +157,14 @@ class CheckpointFiles:
             return _open_file(found)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
-        """Copies on this host, also in other trees. Without hashes, all contents look the same."""
+        """Return the copies on this host, also in other trees. Without hashes, all contents look the same."""
         self._has_hashes = has_hashes
         here = self._scan(-1)
         return here._replace(others=tuple(self._scan_others()), damaged=self._damaged)
 
     def _scan_others(self) -> Iterator[HostCopies]:
-        """Skip trees that a live run uses: that run may be saving a checkpoint."""
+        """Yield the copies in other trees of the project that are new. Skip trees that a live run uses: that run may be
+        saving a checkpoint."""
         base = f"{self._home}/code/"
         if not self._tree or not self._path.startswith(f"{base}{self._tree}/"):
             return

@@ -78,7 +78,7 @@ class HostCopies(NamedTuple):
 
 
 def check_name(value: object, top: str) -> str:
-    """Name below the checkpoint's path; raises a ValueError otherwise."""
+    """Return the name if it is below the checkpoint's path. Raises a ValueError otherwise."""
     if isinstance(value, str) and 0 < len(value) <= _MAX_NAME and "\0" not in value:
         parts = value.split("/")
         if parts[0] == top and not any(part in ("", ".", "..") for part in parts):
@@ -87,7 +87,8 @@ def check_name(value: object, top: str) -> str:
 
 
 def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
-    """Copies in a message. Like the functions below, raises a ValueError or TypeError unless all are valid."""
+    """Return the copies in a message. Like the functions below, raises a ValueError or TypeError unless all are
+    valid."""
     copies = {}
     for path, kind, mode, size, content, mtime in _limited(rows, list):
         if kind != "f":
@@ -108,7 +109,7 @@ def read_known(rows: Any, top: str) -> KnownFiles:
 
 
 def read_runs(rows: Any, top: str) -> dict[str, str]:
-    """File → run in a message. The name of a run becomes a part of a path, so it has no `/` and no dot first."""
+    """Return file → run in a message. The name of a run becomes a part of a path, so it has no `/` and no dot first."""
     runs = {check_name(name, top): str(run) for name, run in _limited(rows, dict).items()}
     if not all(is_plain_name(run) and len(run) <= _MAX_RUN for run in runs.values()):
         raise ValueError("a run with a name that is none")
@@ -116,7 +117,8 @@ def read_runs(rows: Any, top: str) -> dict[str, str]:
 
 
 def read_number(value: object, most: int = _MAX_EXCHANGES - 1) -> int:
-    """Number of an exchange; of the last one it is smaller than the largest, because the next one needs a number."""
+    """Return the number of an exchange. Raises a ValueError if it is larger than `most`: the last exchange's must leave
+    one for the next."""
     number: int = decode_natural(value, "an exchange")
     if number > most:
         raise ValueError(f"there were never {number} exchanges")

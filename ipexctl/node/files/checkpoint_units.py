@@ -83,7 +83,8 @@ class _Copy(NamedTuple):
 
 
 def plan_exchange(reports: Mapping[str, HostCopies]) -> ExchangePlan:
-    """Changes after which all hosts have the same units. The order of the hosts decides between equal copies."""
+    """Return the changes after which all hosts have the same units. The order of the hosts decides between equal
+    copies."""
     planner = _Planner(reports)
     for unit in planner.units():
         planner.decide(unit)
@@ -136,7 +137,8 @@ class _Planner:
             self._aside[host].update(gone.intersection(unit.names))
 
     def _deleted_by(self, unit: _Unit) -> str:
-        """Host that wrote the unit and deleted it (rule 5); empty if none, or if another host still has it."""
+        """Return the host that wrote the unit and deleted it (rule 5); empty if none, or if another host that wrote it
+        still has it."""
         writers = [
             host
             for host, report in self._reports.items()

@@ -33,7 +33,8 @@ class EntryComparer(Protocol):
 
 class TargetView(EntryComparer, Protocol):
     def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
-        """Status of what is there, links not followed; None if missing, or if a parent is no directory."""
+        """Return the status of what is at an entry's path, links not followed; None if nothing is, or if a parent is no
+        directory."""
 
 
 class Decision(NamedTuple):
@@ -93,7 +94,7 @@ def state_of(entry: ManifestEntry, status: os.stat_result | None, target: EntryC
 
 
 def compare(entries: Iterable[ManifestEntry], target: TargetView, policy: Policy) -> Comparison:
-    """`entries`: each directory before what is below it."""
+    """Return what is to be done with each entry. `entries`: each directory before what is below it."""
     return Comparison(tuple(_decide(entries, target, policy)))
 
 

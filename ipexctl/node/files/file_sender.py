@@ -162,7 +162,7 @@ class Listing:
                 self.note(name, "the run wrote it, and it is gone", warning=True)
 
     def _kept_in_place_of(self, path: bytes) -> bytes:
-        """The kept copy of a file that is gone, or the path itself if it is one; else empty."""
+        """Return the kept copy of a file that is gone, or the path itself if it is one; else empty."""
         if self.owners is None:
             return b""
         if path.startswith(encode_name(self.owners.kept_copies) + b"/"):
@@ -170,7 +170,7 @@ class Listing:
         return b"" if os.path.lexists(path) else self.kept(path)
 
     def kept(self, path: bytes) -> bytes:
-        """A copy of the run's file from before another run wrote there; empty without one."""
+        """Return a copy of the run's file from before another run wrote there; empty without one."""
         return encode_name(self.owners.kept(decode_name(path))) if self.owners else b""
 
     def send(self) -> None:
@@ -191,7 +191,7 @@ class Listing:
             self.add_content(name, self.paths[-1])
 
     def add_content(self, name: bytes, path: bytes) -> None:
-        """Without recursion: a tree may have more levels than Python's stack."""
+        """Add all entries below a directory, without recursion: a tree may have more levels than Python's stack."""
         waiting = self._children(name, path)
         while waiting:
             name, path = waiting.pop()
@@ -200,7 +200,7 @@ class Listing:
                 waiting += self._children(name, path)
 
     def _children(self, name: bytes, path: bytes) -> list[NamedPath]:
-        """The last one first."""
+        """Return names and paths of the entries in a directory, the last one first."""
         try:
             children = sorted(os.listdir(path), reverse=True)
         except OSError as error:
@@ -266,14 +266,14 @@ def is_contents(path: bytes) -> bool:
 
 
 def split_pattern(path: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Components before the first wildcard, and the others: names sent for a pattern begin there. Pure."""
+    """Return the components before the first wildcard, and the others: names sent for a pattern begin there. Pure."""
     parts = os.path.normpath(path).split(b"/")
     first = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return parts[:first], parts[first:]
 
 
 def iter_glob_matches(start: bytes, requested: bytes) -> Iterator[NamedPath]:
-    """Matches of a pattern, each named by its path from the first wildcard on."""
+    """Yield the matches of a pattern, each named by its path from the first wildcard on."""
     fixed, parts = split_pattern(requested)
     above = os.path.join(start, b"/".join(fixed) or (b"/" if requested[:1] == b"/" else b""))
     waiting = [(b"", above.rstrip(b"/"), positions_from(parts, 0) - {len(parts)})]
@@ -290,7 +290,8 @@ def iter_glob_matches(start: bytes, requested: bytes) -> Iterator[NamedPath]:
 
 
 def _possible_names(directory: bytes, components: list[bytes]) -> list[bytes]:
-    """A directory that this account can't list may still have a name without a wildcard, as in a shell."""
+    """Return the names in a directory that may match. One that this account can't list may still have a name without a
+    wildcard, as in a shell."""
     if not any(glob.has_magic(component) for component in components):
         return [name for name in components if os.path.lexists(directory + b"/" + name)]
     with contextlib.suppress(OSError):
@@ -299,7 +300,7 @@ def _possible_names(directory: bytes, components: list[bytes]) -> list[bytes]:
 
 
 def positions_from(pattern: Sequence[bytes], index: int) -> set[int]:
-    """Positions where a name may continue: after each `**` too, which also matches no directory."""
+    """Return the positions where a name may continue: after each `**` too, which also matches no directory."""
     found = {index}
     while index < len(pattern) and pattern[index] == b"**":
         index += 1
@@ -308,7 +309,7 @@ def positions_from(pattern: Sequence[bytes], index: int) -> set[int]:
 
 
 def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: bytes) -> set[int]:
-    """Where in a pattern a path may be after one more name, by the rules of Python's glob. Pure."""
+    """Return where in a pattern a path may be after one more name, by the rules of Python's glob. Pure."""
     after: set[int] = set()
     for index in positions:
         if pattern[index] == b"**":
@@ -319,7 +320,7 @@ def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: byt
 
 
 def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
-    """Match a name or a parent, by the rules of Python's glob. Pure."""
+    """Return True if the pattern matches a path or a directory above it, by the rules of Python's glob. Pure."""
     positions = positions_from(pattern, 0) - {len(pattern)}
     for depth, part in enumerate(parts, 1):
         positions = next_positions(pattern, positions, encode_name(part))
@@ -329,7 +330,7 @@ def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: boo
 
 
 def needs_directory(pattern: Sequence[bytes]) -> bool:
-    """`ck*/**` matches no file called `ck1`."""
+    """Return True if a pattern matches directories only: `ck*/**` matches no file called `ck1`."""
     return pattern[-1] == b"**" and any(component != b"**" for component in pattern)
 
 
@@ -420,7 +421,10 @@ class PartSender:
 
 
 def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain, parts: PartSender) -> None:
-    """`directories`: from `/`; they stay open, as the next file is in the same one or near."""
+    """Send a file from where the receiver has it, in parts. A file that is gone is reported as lost.
+
+    `directories`: from `/`; they stay open, as the next file is in the same one or near.
+    """
     number, have, known = wanted
     *above, name = path.split(b"/")[1:]
     try:
@@ -452,8 +456,8 @@ def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain, part
 
 
 def checksums(file: int, size: int) -> tuple[int, str, int]:
-    """CRC and hash of up to `size` bytes of a file, and their number. The hash identifies them; the CRC only detects
-    transfer errors."""
+    """Return CRC and hash of up to `size` bytes of a file, and their number. The hash identifies them; the CRC only
+    detects transfer errors."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which a fetch of new files does not need
 
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
@@ -516,7 +520,7 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
 
 
 def directory_of(run: RunFiles, path: str) -> bytes:
-    """Where a relative path of a run begins: its working directory, but `profile/` is in its results."""
+    """Return where a relative path of a run begins: its working directory, but `profile/` is in its results."""
     is_profile = path.split("/")[0] == PROFILE and os.path.isdir(os.path.join(results_of(run), PROFILE.encode()))
     return results_of(run) if is_profile else working_directory(run)
 

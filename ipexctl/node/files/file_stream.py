@@ -94,11 +94,12 @@ class ArrivingFile:
         self._stream = stream
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """At most `CHUNK` bytes at once; errors call the file `name`."""
+        """Yield the file's bytes, at most `CHUNK` at once. Errors call the file `name`."""
         return read_body(self._stream, self.part.length, name)
 
     def content(self, otherwise: str) -> bytes:
-        """All bytes of a small file. Raises an AgentError with the text `otherwise` if the header's hash differs."""
+        """Return all bytes of a small file. Raises an AgentError with the text `otherwise` if the header's hash
+        differs."""
         import hashlib  # loads OpenSSL (3 to 15 ms), which senders of files do not need
 
         data = b"".join(self.chunks(self.sha256))
@@ -113,7 +114,8 @@ def header_line(header: Mapping[str, Any]) -> bytes:
 
 
 def header_of(file: BinaryIO, named: Mapping[str, Any]) -> tuple[bytes, int, int]:
-    """Header of an open file, and offset and number of the bytes that follow: those from `named["offset"]` on."""
+    """Return the header of an open file, and offset and number of the bytes that follow: those from `named["offset"]`
+    on."""
     size = os.fstat(file.fileno()).st_size
     offset = min(named.get("offset", 0), size)
     return header_line({**named, "size": size, "offset": offset}), offset, size - offset
@@ -131,7 +133,7 @@ def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def read_files(stream: ByteStream) -> Iterator[ArrivingFile]:
-    """Each file up to the end. Read its bytes before asking for the next."""
+    """Yield each file up to the end of the stream. Read its bytes before asking for the next."""
     while True:
         line = stream.readline(_MAX_LINE)
         if not line.endswith(b"\n"):
@@ -180,6 +182,6 @@ def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
 
 
 def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
-    """Offset at which to resume a file; `left`: the store's unfinished files."""
+    """Return the offset at which to resume a file. `left`: the store's unfinished files."""
     size = left.get(file["sha256"][:16], 0)
     return size if file["size"] is not None and size <= file["size"] else 0

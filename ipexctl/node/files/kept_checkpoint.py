@@ -116,7 +116,7 @@ class _CheckpointFiles:
                 self.newest[_series(unit.path)] = unit
 
     def run_of(self, unit: _Checkpoint) -> str:
-        """The last of the resumed runs that wrote this checkpoint."""
+        """Return the last of the resumed runs that wrote this checkpoint."""
         return max(unit.owners.intersection(self.chain), key=self.chain.index)
 
     def _is_intact(self, unit: _Checkpoint) -> bool:
@@ -134,7 +134,7 @@ class _CheckpointFiles:
 
 
 def _checkpoints(top: str, base: str, cwd: str, owners: FileOwners | None) -> Iterator[_Checkpoint]:
-    """Checkpoints below a directory, or the one at a path. `base`: of kept copies."""
+    """Yield the checkpoints below a directory, or the one at a path. `base`: of kept copies."""
     units: dict[str, list[tuple[str, os.stat_result]]] = {}
     for path, status in files_below([Top(base + top, 0)]) if top else ():
         if is_of_torch(os.path.basename(path)) and status.st_size:
@@ -190,8 +190,8 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
 
 
 def keep_of_others(home: str, cwd: str, top: str, runs: Collection[str]) -> set[str]:
-    """Before a fresh start: keep the newest whole checkpoint that each of these ended runs left below a directory, and
-    return the runs with one."""
+    """Keep the newest whole checkpoint that each of these ended runs left below a directory, if that is cheap, before a
+    fresh start. Return the runs with one that is kept."""
     cwd, kept = os.path.realpath(cwd), set[str]()
     newest: dict[tuple[str, str], _Checkpoint] = {}
     owners = FileOwners(os.path.join(home, "runs", "none"))
@@ -210,7 +210,7 @@ def keep_of_others(home: str, cwd: str, top: str, runs: Collection[str]) -> set[
 
 
 def _series(path: str) -> str:
-    """The path without the numbers of its last part: those of a directory above may be a run's id."""
+    """Return the path without the numbers of its last part: those of a directory above may be a run's id."""
     above, name = os.path.split(path)
     return os.path.join(above, re.sub("[0-9]+", "#", name))
 
@@ -241,7 +241,7 @@ def _move_away(found: _CheckpointFiles) -> tuple[str, str]:
 
 
 def _opened(path: str) -> GuardedDirectory:
-    """The directory of a checkpoint."""
+    """Open the directory that a checkpoint is in."""
     above = os.path.dirname(path)
     return GuardedDirectory.at(enter_named(above, f"make {above} this account's own"))
 
@@ -332,7 +332,7 @@ def _too_large(path: str, results: str, size: int) -> AgentError:
 
 
 def _names_of(path: str) -> list[str]:
-    """What is one checkpoint with a path, in its directory."""
+    """Return the names that are one checkpoint with a path, in its directory."""
     above, name = os.path.split(path)
     return [name] if os.path.isdir(path) else sorted(parts_of(name, os.listdir(above)))
 

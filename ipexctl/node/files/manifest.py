@@ -40,7 +40,7 @@ class ManifestEntry(NamedTuple):
 
 
 def identity_of(status: os.stat_result) -> list[int]:
-    """Size, mtime in ns and inode: unchanged if all three are."""
+    """Return size, mtime in ns and inode of a file: it is unchanged if all three are."""
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
@@ -92,7 +92,8 @@ class VerifiedBlobs:
         return None
 
     def add(self, path: str, sha256: str, number: int, before: os.stat_result) -> None:
-        """`number`: descriptor of the blob with this hash; `before`: its status when it was read."""
+        """Record the hash of a blob, once its bytes are synced, unless it is small or has changed. `number`: descriptor
+        of the blob; `before`: its status when it was read."""
         if before.st_size < RECORDED_SIZE:
             return
         os.fsync(number)

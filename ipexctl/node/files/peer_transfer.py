@@ -114,7 +114,10 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
 
 
 def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
-    """Nothing may follow the request on stdin but its end: a buffer could hold data that `select` would miss."""
+    """Serve the files of the request to other hosts until stdin ends, or no client comes.
+
+    Nothing may follow the request on stdin but its end: a buffer could hold data that `select` would miss.
+    """
     with store.enter_store(request) as inside:
         server = FileServer(inside)
         store.emit_or_end("serving", port=server.port)

@@ -52,7 +52,7 @@ class StagedFiles:
         self._stored: set[bytes] = set()
 
     def lacks(self, entry: ManifestEntry) -> bool:
-        """Ask before `put`, which does not look again."""
+        """Return True if the content of a file has not arrived. Ask before `put`, which does not look again."""
         name = check_hash(entry.content).encode()
         status = self.directory.status_of(name)
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -87,7 +87,7 @@ class StagedFiles:
             self.receive(parcel)
 
     def add(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Raises an AgentError if the hash differs."""
+        """Add a content. Raises an AgentError if the hash differs."""
         import hashlib  # loads OpenSSL (10 ms), which the description of a tree does not need
 
         digest = hashlib.sha256()
@@ -199,12 +199,12 @@ class Writer:
             os.mkdir(names[-1], mode, dir_fd=above.number)
 
     def enter(self, path: str) -> GuardedDirectory:
-        """A directory, open until another one is entered."""
+        """Return a directory, open until another one is entered."""
         return self._directories.enter([part for part in encode_name(path).split(b"/") if part])
 
     @contextlib.contextmanager
     def place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The opened directory of an entry, and its name there."""
+        """Yield the opened directory of an entry, and its name there."""
         *above, name = encode_name(path).split(b"/")
         try:
             yield self._directories.enter(above), name
@@ -391,7 +391,7 @@ class PartFile:
 
     @classmethod
     def in_place(cls, directory: GuardedDirectory, name: bytes, at: int, size: int) -> PartFile:
-        """The file itself. If it has all its bytes, only attributes are set."""
+        """Open the file itself, to append to it. If it has all its bytes, only attributes are set."""
         number = open_own(directory, name, os.O_RDWR if at < size else os.O_RDONLY)
         if number is None:
             raise AgentError(_CHANGED)
@@ -451,14 +451,15 @@ class PartFile:
 
 
 def part_name(name: bytes, salt: bytes = b"") -> bytes:
-    """Short, unique name of a temporary file. Without salt, later calls find it."""
+    """Return a short, unique name for a temporary file. Without salt, later calls find it."""
     import hashlib  # loads OpenSSL, as above
 
     return b".ipexctl-" + hashlib.blake2b(name, digest_size=8, salt=salt).hexdigest().encode() + b".part"
 
 
 def open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None:
-    """Descriptor of a file of this account without other names: another account can't read or change it."""
+    """Return the descriptor of a file of this account without other names, which another account can't read or change;
+    None for any other."""
     try:
         number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.number)
     except OSError:
@@ -475,7 +476,7 @@ def is_own(status: os.stat_result) -> bool:
 
 
 def lock_file(number: int) -> bool:
-    """Lock the file until it is closed; False if another process has locked it."""
+    """Lock the file until it is closed. Return False if another process has locked it."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

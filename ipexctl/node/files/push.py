@@ -68,7 +68,7 @@ _TOP = ""
 
 
 def enter_data(text: str, home: str, *, is_file: bool) -> Place:
-    """Path of SRC on this host. Raises an AgentError where no data may go."""
+    """Enter the path of SRC on this host. Raises an AgentError where no data may go."""
     account = os.path.realpath(os.path.expanduser("~"))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
     place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=_OWN_PLACE, symlink_fix=OWN_DATA)
@@ -246,7 +246,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
 
 
 def _files_of_hub(rows: list[ManifestEntry], lacking: set[str]) -> tuple[list[str], int]:
-    """Files of repositories that are lacking, and the number of the others. A file is a link to its blob."""
+    """Return the files of repositories that are lacking, and the number of the others. A file is a link to its blob."""
     names, same = [], 0
     for row in rows:
         if row.kind == "l":
@@ -258,17 +258,18 @@ def _files_of_hub(rows: list[ManifestEntry], lacking: set[str]) -> tuple[list[st
 
 
 def own_directory(path: str, repos: str = "") -> bytes:
-    """Directory where files for that path arrive. Calls for other repositories have their own."""
+    """Return the name of the directory where files for that path arrive. Calls for other repositories have their
+    own."""
     return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(f"{path}\0{repos}" if repos else path)).hexdigest()[:16])
 
 
 def list_name(digest: str) -> bytes:
-    """File name of a list. Hosts that share the directory may lack different files, so each has its own."""
+    """Return the file name of a list. Hosts that share the directory may lack different files, so each has its own."""
     return b"%s%s.json" % (LIST.encode(), check_hash(digest)[:16].encode())
 
 
 def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
-    """Open that directory. Raises an AgentError for a link, or if another account made it or can open it."""
+    """Open the directory of a push. Raises an AgentError for a link, or if another account made it or can open it."""
     shown = os.path.join(above.path, os.fsdecode(name))
     fix = Fix("see whose it is: `ls -ld {path}`; or name another PATH", path=shown)
     try:
@@ -293,7 +294,7 @@ def _check_room(above: GuardedDirectory, name: bytes, lacking: list[ManifestEntr
 
 
 def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[str, str, str]:
-    """Make that directory on the disk of the path; returns it, its token and the list's hash.
+    """Make the directory of a push on the disk of the path. Return its path, its token and the list's hash.
 
     The token is a dangling link, shared by hosts with that directory: creating one is atomic on NFS too.
     """
@@ -417,7 +418,8 @@ _umask = 0o077
 
 
 def _use_umask_of_home(*, is_home: bool) -> None:
-    """Models may be private: nobody else reads a hub's cache, even if `hub` links to another disk."""
+    """Use a umask that lets nobody else read, for a hub's cache: models may be private, even if `hub` links to another
+    disk."""
     global _umask
     _umask = 0o077 if is_home else _umask
 

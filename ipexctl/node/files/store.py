@@ -107,7 +107,7 @@ def total_of(files: Sequence[StoreFile]) -> int | None:
 
 @contextmanager
 def enter_store(request: Request) -> Iterator[Request]:
-    """The request with a store path that stays the same directory, whatever others do above it.
+    """Yield the request with a store path that stays the same directory, whatever others do above it.
 
     A guarded store is entered once without following a link. Raises an AgentError unless this account alone owns it.
     """
@@ -124,7 +124,7 @@ def enter_store(request: Request) -> Iterator[Request]:
 
 
 def path_of(store: str, file: StoreFile) -> Path:
-    """Path of a file. Raises if its hash or name would lead out of the store."""
+    """Return the path of a file. Raises an AgentError if its hash or name would lead out of the store."""
     sha256, name = check_hash(file["sha256"]), file["name"]
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
         raise AgentError(f"{name[:80]!r} can't be a file's name in the store")
@@ -256,7 +256,7 @@ class PartialFile:
 
 
 def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
-    """Size and path of unfinished files that no process writes; of all contents, or one."""
+    """Yield size and path of unfinished files that no process writes; of all contents, or one."""
     with suppress(OSError):
         for path in list(Path(store).iterdir()):
             with suppress(OSError):
@@ -301,7 +301,7 @@ def clear(store: str) -> None:
 
 
 def have(request: HaveRequest) -> Json:
-    """Files in the store. With `verify` each is read, and removed if its hash is wrong."""
+    """Return which of the files the store has. With `verify` each is read, and removed if its hash is wrong."""
     present, damaged = [], []
     progress = Progress(total_of(request["files"]))
     for file in request["files"]:

@@ -75,7 +75,8 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
 
 
 def _stamp_of(path: bytes) -> tuple[int, ...]:
-    """Identity of a file's content, empty if it is missing. NFS looks at the server's file only when it is opened."""
+    """Return the identity of a file's content, empty if it is missing. NFS looks at the server's file only when it is
+    opened."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -150,7 +151,8 @@ class ProjectTree:
             yield
 
     def filesystem_time(self) -> float:
-        """Clock of the filesystem, possibly another machine's: a lock is touched every few seconds."""
+        """Return the time by the filesystem's clock, possibly another machine's: a lock is touched every few
+        seconds."""
         lock = lstat_or_none(self.state_directory + b"/lock")
         return time.time() if lock is None else lock.st_mtime
 
@@ -196,8 +198,8 @@ class ProjectTree:
         return stat.S_ISREG(status.st_mode) and status.st_size == entry.size and sha256_of(path) == entry.content
 
     def check(self, data: list[str]) -> tuple[int, list[str], list[str]]:
-        """Compare the tree with its state, except `data`: number of missing files, those that the host changed, and
-        those that were never written, because the host has its own."""
+        """Compare the tree with its state, except `data`. Return the number of missing files, those that the host
+        changed, and those that were never written, because the host has its own."""
         gone = 0
         kept: list[str] = []
         blocked: list[str] = []
@@ -215,12 +217,12 @@ class ProjectTree:
 
 
 def record_of(tree: ProjectTree, run: str) -> Json:
-    """Status of a run; empty if its supervisor is on another host or has not started."""
+    """Return the status of a run; empty if its supervisor is on another host or has not started."""
     return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
 
 
 def has_ended(tree: ProjectTree, run: str) -> bool:
-    """True if a run ended: by its status if that is here, else by its remaining files and processes."""
+    """Return True if a run ended: by its status if that is here, else by its remaining files and processes."""
     from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
 
     lease, document = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
@@ -250,7 +252,8 @@ def remove_job_files(home: bytes, ended: list[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def runs_with_programs() -> list[bytes]:
-    """Runs with a rank, starter or supervisor on this host, by the paths in command lines.
+    """Return the runs with a rank, starter or supervisor on this host, by the paths in command lines. The answer is
+    cached.
 
     A supervisor waits for its orders before there is a job file, while tree and hosts are checked.
     """
@@ -261,7 +264,8 @@ def runs_with_programs() -> list[bytes]:
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:
-    """Token shared by all hosts with this home: a dangling link, because creating one is atomic on NFS too."""
+    """Return the token shared by all hosts with this home; None if there is none. It is a dangling link, because
+    creating one is atomic on NFS too."""
     link = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:

@@ -103,7 +103,7 @@ class TreePlan:
         return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.path_of(path)))
 
     def _status_at(self, path: str) -> os.stat_result | None:
-        """Status of a path; also None if a parent is a link, made by a run or an earlier sync."""
+        """Return the status of a path; None also if a parent is a link, made by a run or an earlier sync."""
         above = path.rpartition("/")[0]
         if above not in self._is_reached:
             parents = [above[: at.start()] for at in re.finditer("/", above)]
