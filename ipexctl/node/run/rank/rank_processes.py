@@ -70,8 +70,8 @@ def _set_memory(nodes: list[int]) -> str:
 
 
 def describe_far_memory(pids: Collection[int], nodes: Collection[int]) -> str:
-    """Return how much memory the processes have on other NUMA nodes than these, which they prefer; empty below a
-    quarter, or 64 MB.
+    """Return how much memory the processes have on other NUMA nodes than these, which they prefer; empty if that is
+    less than a quarter of their memory, or than 64 MB.
 
     Files do not count, nor memory for which the script has a policy of its own.
     """

@@ -441,7 +441,7 @@ class SupervisorLoop:
         it before each write.
 
         The first call after the end also looks for the newest checkpoint, and drops the kept copies of runs that this
-        one resumed, if it has made more steps than they had.
+        one resumed, if it has a checkpoint of its own and made more steps than they had.
         """
         now, received = time.monotonic(), self.connections.received()
         self.figures.read_printed({rank: peer.sinks for rank, peer in self.connections.all.items()})
