@@ -127,12 +127,12 @@ def join_chunks(parts: list[Chunk]) -> Chunk:
 
 def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
     """Join successive lines of a stream that have the same time, so that they become few frames. Notes stay alone."""
-    found: list[OutputPart | list[Chunk]] = []
+    merged: list[OutputPart | list[Chunk]] = []
     for line in lines:
         if isinstance(line, Note):
-            found.append(line)
+            merged.append(line)
             continue
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if (
             isinstance(last, list)
             and last[-1][:2] == line[:2]
@@ -140,8 +140,8 @@ def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
         ):
             last.append(line)
         else:
-            found.append([line])
-    return [join_chunks(parts) if isinstance(parts, list) else parts for parts in found]
+            merged.append([line])
+    return [join_chunks(parts) if isinstance(parts, list) else parts for parts in merged]
 
 
 def start_of_last_lines(path: str, count: int) -> int:

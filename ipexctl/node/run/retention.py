@@ -108,8 +108,8 @@ def last_write_in(path: str) -> float:
 def runs_with_processes(runs_directory: str) -> set[str]:
     """Return the runs that the command line or environment of one of this account's processes names."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
-    found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
-    return {os.fsdecode(run) for runs in found for run in runs}
+    runs_of_processes = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
+    return {os.fsdecode(run) for runs in runs_of_processes for run in runs}
 
 
 def choose_runs(

@@ -79,8 +79,8 @@ def list_runs(request: ListRequest) -> Json:
 def meant_runs(word: str, names: Sequence[str]) -> list[str]:
     """Return the run with this id, else those whose id begins with the word, else those whose id contains it."""
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        if found := [name for name in names if word and fits(name, word)]:
-            return found
+        if fitting := [name for name in names if word and fits(name, word)]:
+            return fitting
     return []
 
 
@@ -145,9 +145,9 @@ def stop(request: StopRequest) -> Json:
 def dump(request: RanksRequest) -> Json:
     """Have the ranks' stacks dumped, send them as frames, and return the run's status. Without a live run, no frame is
     sent."""
-    found, status = ask(request, "dump")
+    answered, status = ask(request, "dump")
     with emit_frames() as writer:
-        for frame in dump_frames(found):
+        for frame in dump_frames(answered):
             writer.send(frame)
     return {"status": status}
 

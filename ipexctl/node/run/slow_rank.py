@@ -61,11 +61,11 @@ def inspect_suspect(request: SuspectRequest, _: object) -> SuspectSnapshot:
 
 def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
     """Return the pids of a process and all its descendants."""
-    found, size = {pid}, 0
-    while len(found) > size:
-        size = len(found)
-        found |= {stat.pid for stat in stats if stat.parent in found}
-    return found
+    members, size = {pid}, 0
+    while len(members) > size:
+        size = len(members)
+        members |= {stat.pid for stat in stats if stat.parent in members}
+    return members
 
 
 def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
@@ -81,7 +81,7 @@ def busy_seconds(text: str, cores: Collection[int]) -> float | None:
     if not rows:
         return None
     # user, nice, system, irq and softirq, but not idle, iowait and steal
-    return sum(int(row[place]) for row in rows for place in (1, 2, 3, 6, 7) if len(row) > place) / _TICKS
+    return sum(int(row[column]) for row in rows for column in (1, 2, 3, 6, 7) if len(row) > column) / _TICKS
 
 
 def _others(

@@ -322,8 +322,8 @@ def _detail(value: object, field: str) -> Detail | None:
 
 def _evidence(value: object, field: str) -> tuple[Proof, ...]:
     """Decode and shorten what a host measured, because status.json stores it."""
-    found = (decode(Proof, each, field) for each in check_type(list, value, field)[:_MAX_FIELDS])
-    return tuple(Proof(each.kind[:_MAX_NAME], each.text[:MAX_TEXT]) for each in found)
+    proofs = (decode(Proof, proof, field) for proof in check_type(list, value, field)[:_MAX_FIELDS])
+    return tuple(Proof(proof.kind[:_MAX_NAME], proof.text[:MAX_TEXT]) for proof in proofs)
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = {

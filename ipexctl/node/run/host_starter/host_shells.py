@@ -60,7 +60,7 @@ class HostShells:
         codes = {number: process.poll() for number, process in self._running.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
         for number in ended:
-            for descriptor in [each for each, (of, _) in self._pipes.items() if of == number]:
+            for descriptor in [pipe for pipe, (of, _) in self._pipes.items() if of == number]:
                 for _ in range(_LAST_READS):
                     if not self._read(descriptor):
                         break
@@ -104,7 +104,7 @@ class HostShells:
 
     def _forget(self, number: int) -> None:
         process = self._running.pop(number)
-        self._pipes = {each: value for each, value in self._pipes.items() if value[0] != number}
+        self._pipes = {descriptor: value for descriptor, value in self._pipes.items() if value[0] != number}
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()

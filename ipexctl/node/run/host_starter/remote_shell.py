@@ -41,10 +41,10 @@ def main(rundir: str) -> int:
 
     A line for node0 itself is run here, in place of this program.
     """
-    words = sys.argv[3:]
-    while words and words[0].startswith("-"):  # -x of hydra, -q of both
-        words.pop(0)
-    host, *line = words or [""]
+    arguments = sys.argv[3:]
+    while arguments and arguments[0].startswith("-"):  # -x of hydra, -q of both
+        arguments.pop(0)
+    host, *line = arguments or [""]
     try:
         contact = read_json_file(os.path.join(rundir, SHELL_FILE))
     except (OSError, JsonError) as error:

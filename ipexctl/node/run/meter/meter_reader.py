@@ -122,16 +122,16 @@ class MeterReader:
         if len(first) != RING_SIZE or len(again) != RING_SIZE:
             return []
         pairs = zip(_RECORD.iter_unpack(first), _RECORD.iter_unpack(again))
-        found = {
+        records = {
             fields[0]: StepRecord(*fields[1:8])
-            for place, (fields, repeated) in enumerate(pairs)
+            for slot, (fields, repeated) in enumerate(pairs)
             if fields == repeated
             and self._last < fields[0]
-            and (fields[0] - 1) % SLOTS == place
+            and (fields[0] - 1) % SLOTS == slot
             and _is_complete(fields)
         }
-        self._last = max(found, default=self._last)
-        return [found[number] for number in sorted(found)]
+        self._last = max(records, default=self._last)
+        return [records[number] for number in sorted(records)]
 
     def _has_next(self) -> bool:
         """True if the ring has a newer record. Reads only one word, because most scripts have no steps."""

@@ -112,12 +112,12 @@ class RankProfile(NamedTuple):
     @property
     def speedups(self) -> dict[str, float]:
         """Lever → how many times as fast a step would be; also `fast`, if both of its parts are worth it."""
-        saved = {each.lever: each.now - each.then for each in self.levers}
-        found = {name: self._speedup(seconds) for name, seconds in saved.items()}
+        saved = {measured.lever: measured.now - measured.then for measured in self.levers}
+        factors = {name: self._speedup(seconds) for name, seconds in saved.items()}
         of_fast = [saved.get(name, 0.0) for name in ("autocast", "fused_optimizer")]
         if all(self._speedup(seconds) >= WORTH for seconds in of_fast):
-            found["fast"] = self._speedup(sum(of_fast))
-        return found
+            factors["fast"] = self._speedup(sum(of_fast))
+        return factors
 
     def _speedup(self, saved: float) -> float:
         return self.seconds / max(self.seconds - saved, 0.01 * self.seconds) if self.seconds else 1.0
@@ -166,8 +166,8 @@ def _text(value: object, field: str) -> str:
 def main_profile(profiles: Iterable[RankProfile]) -> RankProfile | None:
     """Return the profile of the rank that waits least for the others, because all ranks step as fast as that one; None
     if no profile is usable."""
-    usable = [each for each in profiles if each.is_usable]
-    return min(usable, key=lambda each: sum(each.communication) / max(1, each.steps), default=None)
+    usable = [profile for profile in profiles if profile.is_usable]
+    return min(usable, key=lambda profile: sum(profile.communication) / max(1, profile.steps), default=None)
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}

@@ -72,7 +72,7 @@ class SlowWatch:
             del self._open[min(self._open)]
 
     def _take(self, number: int, ranks: Mapping[int, RankRates], seconds: float) -> None:
-        self._open = {other: found for other, found in self._open.items() if other > number}
+        self._open = {other: windows for other, windows in self._open.items() if other > number}
         if number != self._last + 1:
             self._forget()
         self._last = number
@@ -93,7 +93,7 @@ class SlowWatch:
         self._streaks, self._more, self.slow = {}, {}, None
 
     def _find_slow(self, totals: Mapping[int, Collection[float]]) -> None:
-        own = {rank: fmean(found) for rank, found in totals.items()}
+        own = {rank: fmean(own_times) for rank, own_times in totals.items()}
         for rank, usual in medians_of_others(own).items():
             more = own[rank] - usual
             self._streaks.setdefault(rank, Streak()).add(counts=more >= MORE_OWN)

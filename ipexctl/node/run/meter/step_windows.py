@@ -298,7 +298,7 @@ def run_throughput(
     if len(samples) == len(ranks):
         copies = group.planned / group.seen if group is not None else 1
         total, source = sum(samples) / copies, "dataloader"
-    known = [each for each in tokens if each is not None]
+    known = [mean for mean in tokens if mean is not None]
     return Throughput(
         steps_per_s=median(steps) if steps else None,
         samples_per_s=total,

@@ -92,12 +92,12 @@ class CommandWatch:
     def find_kill(self, memory: int, *, was_killed: bool) -> tuple[Json | None, list[Json]]:
         """Return the kernel's out-of-memory kill, if SIGKILL ended the command and that kill is certain, else None; and
         what was measured. `memory`: the command's own peak, in bytes."""
-        found = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
-        proofs = self._oom.describe(found)
-        measured = [each._asdict() for each in proofs]
+        count = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
+        proofs = self._oom.describe(count)
+        measured = [proof._asdict() for proof in proofs]
         if not was_killed or proofs[0].kind != "oom-counted":
             return None, measured
-        return {"by": found.by, "limit": found.limit, "memory": max(memory, self._memory) or None}, measured
+        return {"by": count.by, "limit": count.limit, "memory": max(memory, self._memory) or None}, measured
 
     def remove_files(self, ended: Collection[int]) -> None:
         """Remove what the OpenMP runtime left in /dev/shm, also of these processes, which were killed after the
@@ -110,7 +110,7 @@ class Rank:
     def __init__(self, plan: Plan, job: HomeJob, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.plan, self.job, self.path, self.rank = plan, job, path, rank
         self.host, options = host_of(plan, rank), plan.asked
-        self.own = next(each for each in self.host.ranks if each.rank == rank)
+        self.own = next(planned for planned in self.host.ranks if planned.rank == rank)
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
@@ -576,7 +576,7 @@ def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredH
     host = host_of(plan, rank)
     if rank != host.ranks[0].rank:
         return None
-    cores = sorted({core for each in host.ranks for core in each.cores})
+    cores = sorted({core for rank_plan in host.ranks for core in rank_plan.cores})
     return MeteredHost(cores, variables_of(plan, rank, secrets)[0].get("GLOO_SOCKET_IFNAME") or "")
 
 
@@ -597,10 +597,10 @@ def main(path: str) -> int:
         job = read_job(read_json_file(path))
         plan = read_plan(read_json_file(f"{job.rundir}/plan.json"), job.here)
         plan = for_hosts(plan, job.hosts) if job.hosts else plan
-        *words, local, address, port = sys.argv[3:]
+        *number, local, address, port = sys.argv[3:]
         # Only on node0: elsewhere, another account could listen at the local name.
         addresses = [(local, 0)] if is_of_this_machine(address) else []
-        rank = rank_env.find_rank(plan, job, *words)
+        rank = rank_env.find_rank(plan, job, *number)
         code = Rank(plan, job, path, rank, (*addresses, (address, int(port)))).run()
     except (OSError, ValueError) as error:
         print_error(

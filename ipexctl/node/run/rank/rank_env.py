@@ -81,8 +81,8 @@ def results_directory(plan: Plan) -> str:
 def _local_mounts() -> Iterator[str]:
     """Yield the mount points of local disks. Those of networks are left out, because they may not answer."""
     with suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-        words = map(str.split, mounts)
-        yield from (each[1].replace("\\040", " ") for each in words if each[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
+        rows = map(str.split, mounts)
+        yield from (row[1].replace("\\040", " ") for row in rows if row[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
 
 
 def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
@@ -165,7 +165,7 @@ def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
 def slurm_variables(plan: Plan, rank: int) -> dict[str, str]:
     """Return what srun gives a task. Hosts are named by their addresses among the ranks, which every rank can reach."""
     host = host_of(plan, rank)
-    tasks, hosts = str(plan.world_size), ",".join(each.address for each in plan.hosts)
+    tasks, hosts = str(plan.world_size), ",".join(other.address for other in plan.hosts)
     job = str(zlib.crc32(plan.id.encode()) % 10**6)  # scripts make a port or a seed of it
     return {
         "SLURM_PROCID": str(rank),
@@ -175,6 +175,6 @@ def slurm_variables(plan: Plan, rank: int) -> dict[str, str]:
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(len(plan.hosts))),
         **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"), hosts),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), job),
-        "SLURM_TASKS_PER_NODE": ",".join(str(len(each.ranks)) for each in plan.hosts),
+        "SLURM_TASKS_PER_NODE": ",".join(str(len(other.ranks)) for other in plan.hosts),
         "SLURMD_NODENAME": host.address,
     }

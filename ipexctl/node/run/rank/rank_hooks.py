@@ -760,13 +760,13 @@ def called_by(error: Any, frame: Any) -> str:
     if isinstance(error, AttributeError) and getattr(error, "obj", None) is not None:  # since Python 3.10
         owner = error.obj
         return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", None) or "")
-    name, found, _ = str(error).partition("() ")
-    if not isinstance(error, TypeError) or not found:
+    name, separator, _ = str(error).partition("() ")
+    if not isinstance(error, TypeError) or not separator:
         return ""
     name = name.rpartition(".__init__")[0] or name
     values = [*frame.f_locals.values(), *frame.f_globals.values()]
     modules = [value for value in values if isinstance(value, type(sys))]
-    values += [vars(module).get(each) for module in modules for each in frame.f_code.co_names]
+    values += [vars(module).get(used) for module in modules for used in frame.f_code.co_names]
     known = (value for value in values if isinstance(value, (type, type(describe))))  # of others, code may run
     return next((str(value.__module__) for value in known if value.__qualname__ == name), "")
 
@@ -801,8 +801,8 @@ def open_file(frames: list[tuple[Any, int]]) -> str:
     own = [frame for frame, _ in frames if not is_of_library(frame.f_code.co_filename)]
     values = [value for frame in own for value in frame.f_locals.values() if isinstance(value, io.IOBase)]
     named = (getattr(value, "name", None) for value in values)
-    found = {name for name in named if isinstance(name, str) and os.path.exists(name)}
-    return found.pop() if len(found) == 1 else ""
+    opened = {name for name in named if isinstance(name, str) and os.path.exists(name)}
+    return opened.pop() if len(opened) == 1 else ""
 
 
 def is_of_library(name: str) -> bool:

@@ -42,13 +42,13 @@ class RankLimits:
 def describe_notes(notes: Sequence[str]) -> Iterator[Proof]:
     """Yield as evidence what the command's Pythons have said of their end. `notes`: of `rank_hooks.py`, such as `child
     4711 -9` or `fact read weights.bin`."""
-    for found in filter(None, map(re.compile(r"fact (\w+) (.+)").fullmatch, notes[-_MOST_NOTES:])):
-        if found[1] in FACTS:
-            yield Proof(found[1], found[2])
-    for found in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
-        names = {f"{each:d}": each.name for each in signal.Signals}
-        how = f"was ended by {names.get(found[3], 'a signal')}" if found[2] else f"exited with code {found[3]}"
-        yield Proof("child", f"process {found[1]}, which it had started, {how}")
+    for match in filter(None, map(re.compile(r"fact (\w+) (.+)").fullmatch, notes[-_MOST_NOTES:])):
+        if match[1] in FACTS:
+            yield Proof(match[1], match[2])
+    for match in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
+        names = {f"{known:d}": known.name for known in signal.Signals}
+        how = f"was ended by {names.get(match[3], 'a signal')}" if match[2] else f"exited with code {match[3]}"
+        yield Proof("child", f"process {match[1]}, which it had started, {how}")
         return
 
 
@@ -60,7 +60,7 @@ def describe_gpus(notes: Sequence[str]) -> Iterator[Proof]:
 
 def last_exception(output: bytes) -> str:
     """Return the exception with which an output ends, below its traceback; or empty."""
-    _, found, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
+    _, title, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
     *above, last = rest.splitlines() or [""]
-    is_last = found and not any(line[:1].strip() for line in above)
+    is_last = title and not any(line[:1].strip() for line in above)
     return last[:200] if is_last and re.match(r"[A-Za-z_][\w.]*(?:: |$)", last) else ""

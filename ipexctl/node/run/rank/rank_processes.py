@@ -206,11 +206,11 @@ def lacking_interpreter(script: str) -> str:
     empty."""
     try:
         with open(script, "rb") as file:
-            words = file.readline(4096).partition(b"#!")
+            parts = file.readline(4096).partition(b"#!")
     except OSError:
         return ""
-    interpreter = os.fsdecode(words[2].rstrip(b"\n").strip(b" \t").partition(b" ")[0])
-    return interpreter if not words[0] and interpreter and not os.path.exists(interpreter) else ""
+    interpreter = os.fsdecode(parts[2].rstrip(b"\n").strip(b" \t").partition(b" ")[0])
+    return interpreter if not parts[0] and interpreter and not os.path.exists(interpreter) else ""
 
 
 def signal_handlers(pid: int, number: int) -> bool:

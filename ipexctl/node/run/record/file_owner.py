@@ -39,8 +39,8 @@ class HomeRecords:
     @functools.cached_property
     def all(self) -> tuple[RecordedFiles, ...]:
         """The recorded files of all runs. Runs without a record of files are left out."""
-        found = (recorded_files(os.path.join(self.runs, run)) for run in list_names(self.runs))
-        return tuple(recorded for recorded in found if recorded is not None)
+        records = (recorded_files(os.path.join(self.runs, run)) for run in list_names(self.runs))
+        return tuple(recorded for recorded in records if recorded is not None)
 
 
 class FileOwners:
@@ -55,8 +55,8 @@ class FileOwners:
     @functools.cached_property
     def own(self) -> tuple[RecordedFiles, ...]:
         """Records of the run, then of those that it resumed; empty if an older version recorded the run."""
-        found = (recorded_files(os.path.join(self._home_records.runs, run)) for run in self.chain)
-        return tuple(recorded for recorded in found if recorded is not None)
+        records = (recorded_files(os.path.join(self._home_records.runs, run)) for run in self.chain)
+        return tuple(recorded for recorded in records if recorded is not None)
 
     @functools.cached_property
     def others(self) -> tuple[RecordedFiles, ...]:

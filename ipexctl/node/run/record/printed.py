@@ -124,15 +124,15 @@ def find_losses(streams: Sequence[Sequence[tuple[float, str]]]) -> list[tuple[fl
     All losses are from one stream, the first that has one; a progress bar may be in the other.
     """
     printed = PrintedFigures()
-    found: list[tuple[float, float, int | None]] = []
+    losses: list[tuple[float, float, int | None]] = []
     numbered = [[(at, number, line) for at, line in lines] for number, lines in enumerate(streams)]
     own = next((number for lines in numbered for _, number, line in lines if training_loss(line) is not None), -1)
-    for at, number, line in heapq.merge(*numbered, key=lambda each: each[0]):
+    for at, number, line in heapq.merge(*numbered, key=lambda timed_line: timed_line[0]):
         printed.read_line(0, line)
         value = training_loss(line) if number == own else None
-        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
-            found.append((at, value, printed.step[0] if printed.step is not None else None))
-    return found
+        if value is not None and math.isfinite(value) and len(losses) < MAX_LOSSES:
+            losses.append((at, value, printed.step[0] if printed.step is not None else None))
+    return losses
 
 
 class Movement:

@@ -379,5 +379,5 @@ class Recorder:
     def tail(self, name: str, lines: int = 20, begin: int = 0) -> list[str]:
         """Return the last lines of a file, as a terminal finally shows them; empty if it can't be read. `begin`: offset
         before which nothing is read."""
-        found = last_lines(self.path(name), 16384, lines, begin)
-        return [last_state(line).decode(errors="replace").rstrip() for line in found]
+        last = last_lines(self.path(name), 16384, lines, begin)
+        return [last_state(line).decode(errors="replace").rstrip() for line in last]

@@ -128,13 +128,13 @@ class CheckpointExchange(AuthenticatingServer):
                 "exchange": name,
                 "serve": list(copies.values()),
                 "clients": [self._addresses[transfer.target] for transfer in own],
-                "receive": [copy for each in plan.transfers if each.target == host for copy in each.copies],
+                "receive": [copy for transfer in plan.transfers if transfer.target == host for copy in transfer.copies],
                 "runs": {
                     copy.path: run
-                    for each in plan.transfers
-                    if each.target == host
-                    for copy in each.copies
-                    if (run := self._writer_of(copy.path, reports[each.source], each.tree))
+                    for transfer in plan.transfers
+                    if transfer.target == host
+                    for copy in transfer.copies
+                    if (run := self._writer_of(copy.path, reports[transfer.source], transfer.tree))
                 },
                 "remove": plan.removals.get(host, ()),
                 "known": plan.known[host],
@@ -172,7 +172,7 @@ class CheckpointExchange(AuthenticatingServer):
         for host, place in others:
             if place != expected:
                 base = self._path.rpartition("/")[0]
-                there, elsewhere = (os.path.normpath(f"{base}/{each}") for each in (place, expected))
+                there, elsewhere = (os.path.normpath(f"{base}/{target}") for target in (place, expected))
                 reason = f"{self._path} leads to {there} there, and to {elsewhere} on {first}"
                 raise _HostFailure(host, f"{reason}: name a path that leads to the same place on all hosts")
 
@@ -283,11 +283,11 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
     alike: dict[tuple[str, str], dict[str, int]] = {}
     for (unit, reason), of_hosts in counts.items():
         alike.setdefault((reason, ", ".join(of_hosts)), {})[unit] = sum(of_hosts.values())
-    for (reason, hosts), found in alike.items():
-        first, *others = sorted(found, key=lambda name: (len(name), name))
-        what, count = _shown(path.rpartition("/")[0], first), sum(found.values())
+    for (reason, hosts), counts_of_units in alike.items():
+        first, *others = sorted(counts_of_units, key=lambda name: (len(name), name))
+        what, count = _shown(path.rpartition("/")[0], first), sum(counts_of_units.values())
         if others:
-            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(found)} checkpoints)"
+            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(counts_of_units)} checkpoints)"
         yield f"checkpoint {what}: {reason}; {count} file{'s' * (count > 1)} set aside on {hosts}"
 
 

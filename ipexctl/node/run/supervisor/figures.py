@@ -148,7 +148,7 @@ class RunFigures:
     def group(self) -> TrainingGroup | None:
         """None also if only one rank trains without the others: they may work for it in another way."""
         planned, seen = len(self._hosts), min(self._groups.values(), default=0)
-        if any(each.kind == "small-groups" for each in self._wrong):
+        if any(wrong.kind == "small-groups" for wrong in self._wrong):
             seen = 1
         if self._plan.backend == "none" or not seen or (seen < planned and len(self._stepped) < 2):
             return None
@@ -202,18 +202,19 @@ class RunFigures:
         With `is_over`, the progress has no age, because nothing moves any more.
         """
         rank, training = next(
-            ((rank, each) for rank, each in sorted(self._training.items()) if each.progress.step), (-1, RankTraining())
+            ((rank, training) for rank, training in sorted(self._training.items()) if training.progress.step),
+            (-1, RankTraining()),
         )
-        found, printed = training.progress, self._printed
+        own_progress, printed = training.progress, self._printed
         age, usual = self._movement.see(printed.step[0] if printed.step else None, printed.loss, now)
         beat = self._ranks[rank].beat if rank in self._ranks else None
         stepping = beat.figures.stepping if beat is not None else None
-        made, measured = max(found.step, stepping.steps if stepping is not None else 0), None
+        made, measured = max(own_progress.step, stepping.steps if stepping is not None else 0), None
         if made:
-            steps = found.planned if found.planned >= found.before + made else None
-            loss = None if self.nan is not None else found.loss
-            left = None if steps is None else steps - found.before - made
-            measured = TrainingProgress(found.before + made, steps, loss, left)
+            steps = own_progress.planned if own_progress.planned >= own_progress.before + made else None
+            loss = None if self.nan is not None else own_progress.loss
+            left = None if steps is None else steps - own_progress.before - made
+            measured = TrainingProgress(own_progress.before + made, steps, loss, left)
         if stepping is not None and stepping.steps:
             age, usual = stepping.since + now - self._ranks[rank].beat_at, stepping.usual
         progress = printed.over(measured)
@@ -240,13 +241,13 @@ class RunFigures:
         """
         self._judge(has_succeeded=all(rank.state == "ok" for rank in ranks))
         group = self.group
-        tokens = [each.tokens_per_sample for each in self._training.values()]
+        tokens = [training.tokens_per_sample for training in self._training.values()]
         throughput = run_throughput([rank.throughput for rank in ranks], group, tokens)
         progress = self.progress(now, is_over=status.state in FINAL)
         if any(rank.figures.unheard for rank in ranks) or (progress is not None and progress.is_still):
             throughput, progress = None, progress and progress._replace(left=None, speed="")
         wrong, exchange = self._wrong, self.exchange
-        if any(each.kind in ALONE for each in wrong):
+        if any(problem.kind in ALONE for problem in wrong):
             exchange = GradientExchange(seen=False)
         elif exchange is not None:
             wrong = (WrongTraining.seen("no-exchange", self._hosts, "no collective since the first step"), *wrong)
@@ -262,5 +263,5 @@ class RunFigures:
             slow=self._slow.slow,
             network=self._network.network,
             levers=with_speedups(self._asked, profile.speedups if profile is not None else {}),
-            amx_idle={host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts},
+            amx_idle={host: hardware for host, hardware in self._plan.amx_hosts.items() if host in self._fp32_hosts},
         )

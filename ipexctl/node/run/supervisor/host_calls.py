@@ -105,7 +105,7 @@ class HostCalls:
 
     def ask_wrappers(self, host: str, word: str, wrappers: Mapping[int, WrapperProcess]) -> None:
         """Ask which wrapper processes are gone; `gone_ranks` reads the answer."""
-        rows = [f"{rank}:{each.pid}:{each.start}:{each.scope}" for rank, each in wrappers.items()]
+        rows = [f"{rank}:{wrapper.pid}:{wrapper.start}:{wrapper.scope}" for rank, wrapper in wrappers.items()]
         self.begin(host, word, shlex.join(["sh", "-c", _FIND_GONE, "sh", *rows[:_ASKED_AT_ONCE]]), b"", HOST_ANSWER)
 
     def take(self) -> list[HostAnswer]:

@@ -176,11 +176,13 @@ class DirectProcesses:
 
 def name_of_part(pid: int) -> str:
     """Return the name of a program by which a launcher starts ranks; empty for the ranks themselves."""
-    words = read_text(f"/proc/{pid}/cmdline").split("\0")
-    if _REMOTE_SHELL in words:
-        host = next((word for word in words[words.index(_REMOTE_SHELL) + 2 :] if not word.startswith("-")), "a host")
+    arguments = read_text(f"/proc/{pid}/cmdline").split("\0")
+    if _REMOTE_SHELL in arguments:
+        host = next(
+            (word for word in arguments[arguments.index(_REMOTE_SHELL) + 2 :] if not word.startswith("-")), "a host"
+        )
         return f"the remote shell to {host}"
-    name = os.path.basename(words[0])
+    name = os.path.basename(arguments[0])
     return name if name.startswith(_PARTS) else ""
 
 

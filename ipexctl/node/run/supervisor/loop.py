@@ -184,13 +184,13 @@ class SupervisorLoop:
             address = "127.0.0.1"
             listening = listener.listen(address)
             port = listening.getsockname()[1]
-        token, words = derive_token(self.request.token, SHELL), {}
+        token, names = derive_token(self.request.token, SHELL), {}
         for host in plan.all_hosts:
-            words.update(dict.fromkeys((host.word, host.address, host.name), host.name))
-        node0 = [word for word, name in words.items() if name == plan.node0]
+            names.update(dict.fromkeys((host.word, host.address, host.name), host.name))
+        node0 = [word for word, name in names.items() if name == plan.node0]
         contact = {"address": address, "port": port, "token": token, "node0": node0}
         write_json_atomically(self.record.path(SHELL_FILE), contact, durable=False)
-        return ShellConnections(listening, token, words, self.connections.starters, setup=plan.setup)
+        return ShellConnections(listening, token, names, self.connections.starters, setup=plan.setup)
 
     def catch_signals(self) -> int:
         """Collect signals from now on; returns a descriptor that becomes readable on a signal."""
@@ -337,7 +337,7 @@ class SupervisorLoop:
         machine its tick. `clock`: the monotonic clock."""
         for port in self.ports:
             port.listener.drop_late(clock)
-        if "starters" in self.calls and all(each.is_connected for each in self.state.starters.values()):
+        if "starters" in self.calls and all(starter.is_connected for starter in self.state.starters.values()):
             remove_file(self.record.path(STARTERS_FILE))
         if self.shells is not None and all(peer.is_over for peer in self.state.ranks.values()):
             self.shells.end_lost()
@@ -685,8 +685,8 @@ class SupervisorLoop:
             self.call_starters(tuple(set(command.hosts) & set(away)))
             return
         calls = self.calls["hosts"] = self.host_calls(self.state.shell)
-        for each in self.hosts_named(command.hosts):
-            calls.find(each.name, each.word, self.rundir)
+        for planned in self.hosts_named(command.hosts):
+            calls.find(planned.name, planned.word, self.rundir)
 
     def prepare_hosts(self, _: m.SupervisorAct) -> None:
         """Write the hostfile and node0's job file, and send other homes their jobs. Without logins, `start_orders`
@@ -718,7 +718,9 @@ class SupervisorLoop:
         Nothing is asked where there is neither."""
         plan = self.state.plan
         if command.host == plan.node0:
-            self.on_event(m.WrappersGone({rank: each for rank, each in command.wrappers.items() if has_exited(*each)}))
+            self.on_event(
+                m.WrappersGone({rank: wrapper for rank, wrapper in command.wrappers.items() if has_exited(*wrapper)})
+            )
         elif plan.has_starters:
             self.asked_wrappers[command.host] = command.wrappers
             rows = [(rank, *wrapper) for rank, wrapper in command.wrappers.items()]
@@ -862,8 +864,8 @@ def find_gpu_line(record: recorder.Recorder, ranks: Iterable[int]) -> Untrained:
     none did. `ranks`: in ascending order."""
     for rank in ranks:
         lines = [*record.tail(f"ranks/{rank:04}.out"), *record.tail(f"ranks/{rank:04}.err")]
-        if found := [line for line in lines if _GPU.search(line)]:
-            return Untrained(rank, found[-1].strip()[:MOST_OF_LINE])
+        if of_gpus := [line for line in lines if _GPU.search(line)]:
+            return Untrained(rank, of_gpus[-1].strip()[:MOST_OF_LINE])
     return Untrained()
 
 
