@@ -102,9 +102,9 @@ def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
         raise SetupError(0, f"{setup} could not be sourced: {errors[-1] if errors else f'exit code {done.returncode}'}")
     head, _, rest = done.stdout.partition(b"\0")
     pairs = (item.partition(b"=") for item in rest.split(b"\0") if item)
-    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
     refused = tuple(line for line in errors if ": ulimit: " in line)
-    return SetupResult(found, changed_limits(head.decode(errors="replace")), refused)
+    return SetupResult(variables, changed_limits(head.decode(errors="replace")), refused)
 
 
 def changed_limits(text: str) -> ProcessLimits:
@@ -120,7 +120,7 @@ def changed_limits(text: str) -> ProcessLimits:
 
 def read_limits(table: str) -> dict[str, tuple[int, int]]:
     """Return name in `resource` → soft and hard limit, of a /proc/PID/limits."""
-    rows = {found[1]: found.groups()[1:] for found in _ROW.finditer(table)}
+    rows = {match[1]: match.groups()[1:] for match in _ROW.finditer(table)}
     numbers = {"unlimited": resource.RLIM_INFINITY}
     limits = {
         _LIMITS[name]: [numbers.get(word) or int(word) for word in rows[name]] for name in _LIMITS if name in rows

@@ -88,7 +88,7 @@ class Fix(str):
     def with_commands(self, change: Callable[[FixCommand], FixCommand | Fix]) -> Fix:
         """Return the fix with what `change` returns in place of each command."""
         changed = (change(part) if isinstance(part, FixCommand) else part for part in self.parts)
-        return Fix.of(part for each in changed for part in parts_of(each))
+        return Fix.of(part for replacement in changed for part in parts_of(replacement))
 
 
 def fix_to_json(fix: str) -> Any:
@@ -125,12 +125,12 @@ def join_fixes(fixes: Iterable[str], separator: str = "; ") -> Fix:
 
 def clauses(fix: str) -> tuple[Fix, ...]:
     """Return the parts of a fix between the semicolons of its text. Semicolons in commands do not count."""
-    found: list[list[Part]] = [[]]
+    clauses_of_parts: list[list[Part]] = [[]]
     for part in parts_of(fix):
         first, *others = [part] if isinstance(part, FixCommand) else part.split("; ")
-        found[-1].append(first)
-        found += [[other] for other in others]
-    return tuple(map(Fix.of, found))
+        clauses_of_parts[-1].append(first)
+        clauses_of_parts += [[other] for other in others]
+    return tuple(map(Fix.of, clauses_of_parts))
 
 
 def ipexctl_command(*options: str, argv: Iterable[str] = ()) -> FixCommand:
@@ -142,12 +142,12 @@ def read_command(line: str) -> FixCommand:
     """Return the command of a line, as a plan has it: for `run`, options without values before the script. A line that
     sh could not split is one text."""
     try:
-        _, verb, *words = shlex.split(line)
+        _, verb, *arguments = shlex.split(line)
     except ValueError:  # a host's plan may have anything
         return FixCommand(line)
-    is_option = [word.startswith("-") for word in words]
-    own = is_option.index(False) if verb == "run" and False in is_option else len(words)
-    return ipexctl_command(verb, *words[:own], argv=words[own:])
+    is_option = [word.startswith("-") for word in arguments]
+    own = is_option.index(False) if verb == "run" and False in is_option else len(arguments)
+    return ipexctl_command(verb, *arguments[:own], argv=arguments[own:])
 
 
 def _prose(text: str, fields: Mapping[str, Any] | None) -> Iterator[Part]:

@@ -48,8 +48,8 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
         has_long_number = _LONG_NUMBER in tokens.translate(_DIGITS)
         value = (_ANY_NUMBER if any_number else _CHECKED if has_long_number else _PLAIN).decode(text)
     except json.JSONDecodeError as error:
-        place = f": line {error.lineno}, column {error.colno}"
-        raise JsonError(error.msg[:1].lower() + error.msg[1:], error.pos, place) from None
+        where = f": line {error.lineno}, column {error.colno}"
+        raise JsonError(error.msg[:1].lower() + error.msg[1:], error.pos, where) from None
     except JsonError:
         raise
     except UnicodeDecodeError:

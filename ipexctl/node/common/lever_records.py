@@ -120,20 +120,21 @@ def _others(speedups: Mapping[str, float], known: set[str]) -> Iterator[Lever]:
 
 def measured(levers: Iterable[Lever]) -> tuple[Lever, ...]:
     """Return the options that --profile measured, the best first."""
-    return tuple(sorted((each for each in levers if each.speedup is not None), key=lambda each: -(each.speedup or 0.0)))
+    known = (lever for lever in levers if lever.speedup is not None)
+    return tuple(sorted(known, key=lambda lever: -(lever.speedup or 0.0)))
 
 
 def measured_sentence(levers: Sequence[Lever]) -> str:
     """Say which of the options that --profile measured are worth it, the best first, or that none is. Empty if nothing
     was measured."""
-    found = measured(levers)
-    if not found:
+    best_first = measured(levers)
+    if not best_first:
         return ""
     how = "by its own products and optimizer, timed in the other form"
-    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in found if lever.is_worth_it]
+    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in best_first if lever.is_worth_it]
     if worth:
         return f"a step would be {', '.join(worth)}: {how}"
-    return f"{', '.join(lever.option for lever in found)}: none makes a step {WORTH:.2f}x as fast, {how}"
+    return f"{', '.join(lever.option for lever in best_first)}: none makes a step {WORTH:.2f}x as fast, {how}"
 
 
 def _text(value: object, field: str) -> str:

@@ -97,5 +97,5 @@ def add_key_command(path: object) -> str:
 
 def pip_files(home: str) -> tuple[list[str], list[str]]:
     """Return pip's own places for its settings on a Mac: the machine's and the account's. Both are empty on Linux."""
-    place = "Library/Application Support/pip/pip.conf"
-    return ([], []) if is_linux() else ([f"/{place}"], [os.path.join(home, place)])
+    settings = "Library/Application Support/pip/pip.conf"
+    return ([], []) if is_linux() else ([f"/{settings}"], [os.path.join(home, settings)])

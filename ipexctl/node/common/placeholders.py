@@ -20,10 +20,10 @@ def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
     """Return the position of the first word with an unknown placeholder, and its name; None if there is none."""
     return next(
         (
-            (at, found["name"])
+            (at, match["name"])
             for at, word in enumerate(words)
-            for found in _PLACEHOLDER.finditer(word)
-            if found["name"] is not None and found["name"] not in NAMES
+            for match in _PLACEHOLDER.finditer(word)
+            if match["name"] is not None and match["name"] not in NAMES
         ),
         None,
     )
@@ -31,7 +31,7 @@ def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
 
 def used_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the placeholders in these words, also of unknown ones."""
-    return frozenset(found["name"] for word in words for found in _PLACEHOLDER.finditer(word) if found["name"])
+    return frozenset(match["name"] for word in words for match in _PLACEHOLDER.finditer(word) if match["name"])
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
@@ -52,4 +52,4 @@ def fill_run(words: Sequence[str], run: str) -> tuple[str, ...]:
 
 def uses_run(words: Sequence[str]) -> bool:
     """Return True if one of these words has `{run}`."""
-    return any(found["literal"] is None for word in words for found in _RUN.finditer(word))
+    return any(match["literal"] is None for word in words for match in _RUN.finditer(word))

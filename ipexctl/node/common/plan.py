@@ -448,7 +448,7 @@ def read_plan(document: object, here: Collection[str] = ()) -> Plan:
     settings, _ = (check_type(list, document.get(name), name) for name in ("settings", "hosts"))
     if not here:
         return decode(Plan, document, "the plan")
-    own = [each for each in settings if check_type(dict, each, "a setting").get("host") in (None, *here)]
+    own = [setting for setting in settings if check_type(dict, setting, "a setting").get("host") in (None, *here)]
     hosts = {name: _hosts(document.get(name), name, here) for name in ("hosts", "spares")}
     return decode(Plan, {**document, "settings": own}, "the plan", hosts)
 
@@ -557,7 +557,7 @@ def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
 
 def host_of(plan: Plan, rank: int) -> HostPlan:
     """Return the host of a rank, which must be one of the attempt."""
-    return next(host for host in plan.hosts if any(each.rank == rank for each in host.ranks))
+    return next(host for host in plan.hosts if any(planned.rank == rank for planned in host.ranks))
 
 
 class RankVariables(NamedTuple):
@@ -575,13 +575,13 @@ def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVaria
     """
     host = host_of(plan, rank).name
     own = {export.name for export in plan.asked.exports if export.value is not None}
-    settings = [each for each in plan.settings if each.host in (None, host) and each.rank in (None, rank)]
-    settings = [each for each in settings if each.name not in WRAPPER_NAMES or each.name in own]
-    settings.sort(key=lambda each: (each.rank is not None, each.host is not None))
-    appended = {each.name: each.value or "" for each in settings if each.append}
-    settings = [each for each in settings if not each.append]
-    variables = {each.name: secrets[each.name] if each.secret else each.value for each in settings}
-    return RankVariables(variables, {each.name for each in settings if each.prepend}, appended)
+    settings = [setting for setting in plan.settings if setting.host in (None, host) and setting.rank in (None, rank)]
+    settings = [setting for setting in settings if setting.name not in WRAPPER_NAMES or setting.name in own]
+    settings.sort(key=lambda setting: (setting.rank is not None, setting.host is not None))
+    appended = {setting.name: setting.value or "" for setting in settings if setting.append}
+    settings = [setting for setting in settings if not setting.append]
+    variables = {setting.name: secrets[setting.name] if setting.secret else setting.value for setting in settings}
+    return RankVariables(variables, {setting.name for setting in settings if setting.prepend}, appended)
 
 
 def command_of(
@@ -591,8 +591,10 @@ def command_of(
     command = plan.command
     if plan.asked.is_behind_dashes:
         host, local_rank = host_of(plan, rank.rank), rank.local_rank
-        addresses = [each.address for each in plan.hosts]
-        peers = ",".join(f"{in_brackets(host_of(plan, each).address)}:{port_of}" for each, port_of in enumerate(ports))
+        addresses = [planned.address for planned in plan.hosts]
+        peers = ",".join(
+            f"{in_brackets(host_of(plan, number).address)}:{port_of}" for number, port_of in enumerate(ports)
+        )
         of_rank = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port, peers)
         values = (*of_rank, plan.first_run)
         command = fill(command, {name: str(value) for name, value in zip(NAMES, values)})

@@ -180,10 +180,10 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
     for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
         if stat.pid != except_pid:
             children.setdefault(stat.parent, []).append(stat)
-    found = list(children.get(pid, ()))
-    for stat in found:
-        found += children.get(stat.pid, ())
-    return [stat for stat in found if stat.is_alive]
+    below = list(children.get(pid, ()))
+    for stat in below:
+        below += children.get(stat.pid, ())
+    return [stat for stat in below if stat.is_alive]
 
 
 class Delays:

@@ -110,13 +110,13 @@ def describe_mismatches(ranks: Iterable[RankStatus]) -> tuple[str, ...]:
 def describe_successes(ranks: Iterable[RankStatus]) -> Iterator[str]:
     """Yield sentences about processes that scripts left behind when they ended, and about exceptions that they printed
     last."""
-    seen = [(row, each) for row in ranks for each in row.evidence]
-    if left := [(row, each.text) for row, each in seen if each.kind == "daemon"]:
+    seen = [(row, proof) for row in ranks for proof in row.evidence]
+    if left := [(row, proof.text) for row, proof in seen if proof.kind == "daemon"]:
         (row, name), more = left[0], f" and {len(left) - 1} more" if len(left) > 1 else ""
         what = f"rank {row.rank} on {row.host} left {name}{more} behind, ended with the run"
         yield f"{what}; start what must go on outside the run"
-    for row, each in [(row, each) for row, each in seen if each.kind == "exception"][:1]:
-        yield f"rank {row.rank} printed {each.text} last, and exited with code 0"
+    for row, proof in [(row, proof) for row, proof in seen if proof.kind == "exception"][:1]:
+        yield f"rank {row.rank} printed {proof.text} last, and exited with code 0"
 
 
 class FullDisk(NamedTuple):
@@ -152,8 +152,8 @@ def describe_apart(group: TrainingGroup | None) -> str:
     """Say that ranks do not train together, and the fix. Empty if all train together, or if that is unknown."""
     if group is None or group.seen >= group.planned:
         return ""
-    found = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
-    apart = f"its {group.planned} ranks do not train together: a rank is in {found}"
+    group_text = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
+    apart = f"its {group.planned} ranks do not train together: a rank is in {group_text}"
     together = "wrap the model in DistributedDataParallel after torch.distributed.init_process_group()"
     return f"{apart}; fix: {together}, or start independent copies with --backend none"
 
@@ -284,7 +284,7 @@ class RankStatus(NamedTuple):
             "oom": self.oom and self.oom._asdict(),
             "problem": self.problem and self.problem._asdict(),
             "disk": self.disk and self.disk._asdict(),
-            "evidence": [each._asdict() for each in self.evidence],
+            "evidence": [proof._asdict() for proof in self.evidence],
             "throughput": self.throughput and self.throughput._asdict(),
         }
         return {**fields, **figures, **records, "lines": lines}
@@ -392,7 +392,7 @@ class TrainingProgress(NamedTuple):
 
 def has_gone_on(run: RunStatus, resumed: RunStatus) -> bool:
     """True if a run has a checkpoint of its own, and made more steps than the run that it resumed. Pure."""
-    now, before = (each.progress.step if each.progress is not None else None for each in (run, resumed))
+    now, before = (status.progress.step if status.progress is not None else None for status in (run, resumed))
     return bool(run.checkpoint) and now is not None and before is not None and now > before
 
 
@@ -505,8 +505,10 @@ class RunStatus(NamedTuple):
     @property
     def unheard(self) -> tuple[tuple[str, ...], float]:
         """Hosts of which node0 has not heard for some time, and since how many seconds."""
-        found = [(rank.host, rank.figures.unheard) for rank in self.ranks if rank.figures.unheard is not None]
-        return tuple(dict.fromkeys(host for host, _ in found)), max((each for _, each in found), default=0.0)
+        silences = [(rank.host, rank.figures.unheard) for rank in self.ranks if rank.figures.unheard is not None]
+        return tuple(dict.fromkeys(host for host, _ in silences)), max(
+            (seconds for _, seconds in silences), default=0.0
+        )
 
     @property
     def took(self) -> float | None:
@@ -543,15 +545,15 @@ class RunStatus(NamedTuple):
     @property
     def training_notes(self) -> tuple[str, ...]:
         """What else is wrong with the training itself."""
-        found = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
+        problems = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
         of_gpu = (f"its script found no GPU ({self.lacks_gpu})",) if self.lacks_gpu else ()
-        return (*(each.sentence for each in found if each is not None), *of_gpu)
+        return (*(problem.sentence for problem in problems if problem is not None), *of_gpu)
 
     @property
     def lacks_gpu(self) -> str:
         """Where the script of a run that succeeded ended, or trained nothing, because it found no GPU; or empty."""
         kinds = () if self.state != "ok" else ("gpu-ended",) if self.untrained is None else ("gpu-ended", "gpu-asked")
-        return next((each.text for row in self.ranks for each in row.evidence if each.kind in kinds), "")
+        return next((proof.text for row in self.ranks for proof in row.evidence if proof.kind in kinds), "")
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:

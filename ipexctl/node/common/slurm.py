@@ -137,10 +137,10 @@ def show_time_left(job: str) -> list[str]:
 
 def seconds_left(shown: str) -> int | None:
     """Parse the output of `show_time_left`; None without a limit or an answer. Pure."""
-    found = _LEFT.fullmatch(shown.strip())
-    if found is None:
+    match = _LEFT.fullmatch(shown.strip())
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

@@ -338,7 +338,7 @@ def private_groups(uids: frozenset[int]) -> frozenset[int]:
         import grp
         import pwd
 
-        found, accounts = set(), pwd.getpwall()
+        private, accounts = set(), pwd.getpwall()
         for uid in uids:
             try:
                 owner = pwd.getpwuid(uid)
@@ -347,8 +347,8 @@ def private_groups(uids: frozenset[int]) -> frozenset[int]:
                 continue
             others = [account for account in accounts if account.pw_gid == group.gr_gid and account.pw_uid != uid]
             if is_private_group(group.gr_name, group.gr_mem, owner.pw_name, len(others)):
-                found.add(group.gr_gid)
-        _private[uids] = frozenset(found)
+                private.add(group.gr_gid)
+        _private[uids] = frozenset(private)
     return _private[uids]
 
 
