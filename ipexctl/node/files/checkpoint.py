@@ -193,7 +193,7 @@ def find(request: Json, _: BinaryIO) -> Json:
 def look_for_earlier(request: Json, _: BinaryIO) -> Json:
     """Return which files of earlier runs a new run may overwrite (`earlier_files.py`)."""
     with signs_of_life(SIGN_OF_LIFE, LONGEST_READ):
-        return {"earlier": [found._asdict() for found in look(cast("LookRequest", request))]}
+        return {"earlier": [earlier._asdict() for earlier in look(cast("LookRequest", request))]}
 
 
 def main(action: str) -> int:

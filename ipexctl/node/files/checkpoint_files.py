@@ -153,8 +153,8 @@ class CheckpointFiles:
         """Open a file to send. Raises an OSError or AgentError, also for a link that leads out."""
         place = self._place
         path = "/".join(filter(None, (place.path, self._below(name))))
-        with self._enter(path, inside=os.fstat(place.number)) as found:
-            return _open_file(found)
+        with self._enter(path, inside=os.fstat(place.number)) as source:
+            return _open_file(source)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
         """Return the copies on this host, also in other trees. Without hashes, all contents look the same."""
@@ -178,10 +178,10 @@ class CheckpointFiles:
             files.known, files._has_hashes = {}, self._has_hashes
             self._others.append(files)
             with contextlib.suppress(OSError, AgentError):
-                found = files._scan(self._seen.get(name, -1))
+                report = files._scan(self._seen.get(name, -1))
                 self._seen[name] = files._newest
-                if found.copies:
-                    yield found._replace(left={}, written=set(found.copies), number=self._number, place=name)
+                if report.copies:
+                    yield report._replace(left={}, written=set(report.copies), number=self._number, place=name)
 
     def _scan(self, since: int) -> HostCopies:
         """Find copies newer than `since`; unchanged files keep their hash from the last exchange."""

@@ -55,9 +55,9 @@ def name_of_place(path: str, home: str) -> str:
 
 def _check_symlink(path: str, target: str, home: str, project: str, fix: str) -> None:
     """Refuse a link that the project brought. `path` has no links in its directory."""
-    found = _tree_of(path, home)
-    if found is not None:
-        if _is_synced(*found, target):
+    in_tree = _tree_of(path, home)
+    if in_tree is not None:
+        if _is_synced(*in_tree, target):
             raise AgentError(f"{path} is a link to {target}, which sync brought from the project", fix)
     elif project and path.startswith(os.path.realpath(project) + "/"):
         raise AgentError(f"{path} is a link to {target}, and a file of the project names the checkpoint", fix)

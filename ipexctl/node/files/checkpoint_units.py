@@ -112,15 +112,15 @@ class _Planner:
         half = {name for report in reports for name in report.half}
         names = sorted(copies.union(half, *(report.left for report in reports)))
         self._top = names[0].partition("/")[0] if names else ""
-        found = find_checkpoints(copies, self._top, half)
+        checkpoints = find_checkpoints(copies, self._top, half)
         members: dict[str, list[str]] = {}
         for name in names:
-            directories = [directory for directory in directories_above(name) if directory in found]
+            directories = [directory for directory in directories_above(name) if directory in checkpoints]
             if directories[-1:] == [self._top] and name.count("/") > 1:
                 directories.pop()  # only files directly in PATH belong to it
             members.setdefault(directories[-1] if directories else name, []).append(name)
         for unit, files in members.items():
-            checkpoint = found.get(unit)
+            checkpoint = checkpoints.get(unit)
             yield _Unit(checkpoint.marker, tuple(files), unit) if checkpoint else _Unit(unit, (unit,))
 
     def decide(self, unit: _Unit) -> None:
@@ -187,8 +187,8 @@ class _Planner:
         named_parts = {
             name: other.report.named_parts[name] for name, other in files.items() if name in other.report.named_parts
         }
-        found = find_checkpoints(files, self._top, (), named_parts).get(unit.directory)
-        return found is not None and found.is_whole
+        checkpoint = find_checkpoints(files, self._top, (), named_parts).get(unit.directory)
+        return checkpoint is not None and checkpoint.is_whole
 
     def _bring(self, unit: _Unit, copy: _Copy) -> None:
         number = self._number if copy.number is None else copy.number

@@ -301,11 +301,11 @@ def _possible_names(directory: bytes, components: list[bytes]) -> list[bytes]:
 
 def positions_from(pattern: Sequence[bytes], index: int) -> set[int]:
     """Return the positions where a name may continue: after each `**` too, which also matches no directory."""
-    found = {index}
+    positions = {index}
     while index < len(pattern) and pattern[index] == b"**":
         index += 1
-        found.add(index)
-    return found
+        positions.add(index)
+    return positions
 
 
 def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: bytes) -> set[int]:
@@ -500,14 +500,14 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
         owners = FileOwners(rundir_of(run))
         lacks_list, listing.owners = not owners.own, owners if owners.own else None
     try:
-        found = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
+        listed = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
         if run is not None and lacks_list:
             fields = {"own": f"{run['id']}:{path}", "dest": run["dest"]}
             fix = Fix("to take what is there now: `ipexctl fetch {own} {dest} --force`", **fields)
             raise AgentError(f"whose {decode_name(full)} is can't be told: {NO_LIST}", fix)
-        if os.path.isdir(found[0]):
-            listing.add_lost(found[0], found[0] if is_contents(encode_name(path)) else os.path.dirname(found[0]))
-        return found
+        if os.path.isdir(listed[0]):
+            listing.add_lost(listed[0], listed[0] if is_contents(encode_name(path)) else os.path.dirname(listed[0]))
+        return listed
     except NoSuchPath as error:
         if run is not None and is_in_results(run, path):
             fix = Fix(

@@ -206,13 +206,13 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
                 remove_abandoned(top)
     verified = VerifiedBlobs(Path(path)) if request["repos"] else None
     with PathTarget(there, rows, report, quick=request["quick"], verified=verified) as target:
-        found = compare(rows, target, _policy_of(request))
+        comparison = compare(rows, target, _policy_of(request))
     if verified is not None and not request["dry_run"]:
         verified.save()
-    blocked = [row.path for row in found.in_state("directory", "no directory", "special")]
-    lacking = found.in_state("missing", "unknown", "written")
-    is_refused = bool(found.entries("refuse all"))
-    differing = [row.path for row in found.in_state("unknown", *(() if is_refused else ("written",)))]
+    blocked = [row.path for row in comparison.in_state("directory", "no directory", "special")]
+    lacking = comparison.in_state("missing", "unknown", "written")
+    is_refused = bool(comparison.entries("refuse all"))
+    differing = [row.path for row in comparison.in_state("unknown", *(() if is_refused else ("written",)))]
     directory = token = digest = ""
     only_asks = request["dry_run"] or request["quick"]
     if not is_refused and lacking:
@@ -223,7 +223,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
     elif not lacking and not blocked and not only_asks:
         _remove_leftovers(GuardedDirectory.of(there), own_directory(path, request["repos"]), rows)
     names = [row.path for row in lacking if row.kind != "d"]
-    same = sum(row.kind != "d" for row in found.in_state("equal"))
+    same = sum(row.kind != "d" for row in comparison.in_state("equal"))
     if request["repos"]:
         names, same = _files_of_hub(rows, {row.path for row in lacking})
     return InspectReply(

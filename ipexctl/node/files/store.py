@@ -246,8 +246,8 @@ class PartialFile:
             name = os.fsencode(self.path.name)
             while self._directory.status_of(self._temporary) is not None:
                 with suppress(FileNotFoundError):
-                    with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as place:
-                        place.rename(self._directory.number, self._temporary, name)
+                    with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as target:
+                        target.rename(self._directory.number, self._temporary, name)
                     return
         except OSError as error:
             raise _explain(error, self._store) from None
@@ -279,11 +279,11 @@ def _is_kept(path: Path) -> bool:
 def unfinished(store: str) -> dict[str, int]:
     """Return the first 16 digits of a hash → bytes that there are of that file. Files that a process is writing are
     left out."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for size, path in _left_by_ended(store):
         prefix = path.name[:16]
-        found[prefix] = max(size, found.get(prefix, 0))
-    return found
+        sizes[prefix] = max(size, sizes.get(prefix, 0))
+    return sizes
 
 
 def clear(store: str) -> None:
@@ -326,10 +326,12 @@ def have(request: HaveRequest) -> Json:
 
 def find_lacking(store: str, files: Sequence[StoreFile], report: Report = emit_or_end) -> list[StoreFile]:
     """Report and return the files that the store lacks, each with the offset at which an ended transfer is resumed."""
-    found = have({"store": store, "files": list(files), "verify": False})
-    present = set(found["have"])
+    present_files = have({"store": store, "files": list(files), "verify": False})
+    present = set(present_files["have"])
     lacking: list[StoreFile] = [
-        {**file, "offset": offset_of(file, found["unfinished"])} for file in files if file["sha256"] not in present
+        {**file, "offset": offset_of(file, present_files["unfinished"])}
+        for file in files
+        if file["sha256"] not in present
     ]
     report("lacking", files={file["sha256"]: file["offset"] for file in lacking})
     return lacking

@@ -75,14 +75,14 @@ class TreePlan:
         """Whether a directory of the tree is one, and all above it are."""
         self.remove: dict[str, None] = {}
         self._plan_deletions()
-        found = compare(sorted(manifest, key=lambda entry: encode_name(entry.path)), self, TREE)
-        self.make = found.to_make
-        self.moved_away = [entry.path for entry in found.entries("replace and keep")]
-        self.kept = [entry.path for entry in found.in_state("changed")]
-        self.blocked = [entry.path for entry in found.entries("refuse")]
+        comparison = compare(sorted(manifest, key=lambda entry: encode_name(entry.path)), self, TREE)
+        self.make = comparison.to_make
+        self.moved_away = [entry.path for entry in comparison.entries("replace and keep")]
+        self.kept = [entry.path for entry in comparison.in_state("changed")]
+        self.blocked = [entry.path for entry in comparison.entries("refuse")]
         self.modes = [
             entry
-            for entry in found.in_state("equal")
+            for entry in comparison.in_state("equal")
             if entry.kind != "l" and entry.path in self.old and entry.mode != self.old[entry.path][0].entry.mode
         ]
 
