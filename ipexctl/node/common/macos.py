@@ -1,6 +1,6 @@
 """Differences between Linux and macOS, for code that also runs on the control machine, which may be a Mac.
 
-On a Linux without /proc, these functions do as on a Mac.
+On a Linux without /proc, the start of a process is asked for as on a Mac.
 """
 
 from __future__ import annotations

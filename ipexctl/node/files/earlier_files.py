@@ -1,5 +1,5 @@
-"""Before a run begins anew: which files of earlier runs are in the directories that its command line names, by the
-records of these runs (`run_files.py`)."""
+"""Finds, before a run begins anew, which files of earlier runs are in the directories that its command line names, by
+the records of these runs (`run_files.py`)."""
 
 from __future__ import annotations
 

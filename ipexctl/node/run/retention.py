@@ -1,5 +1,7 @@
-"""Removes old runs of this host by age, but never a run in progress, one of unknown state, or the newest.
-Ages are those of `run_times.py`.
+"""Removes old runs of this host by age, but never a run that is or may be in progress, or the newest ones.
+
+Ages are those of `run_times.py`. A run without a record of its end may be in progress for as long as RETENTION_LIMITS
+say, without a sign of life.
 
 A run is renamed before its files are deleted, so that an interrupted removal leaves no incomplete run; its summary
 stays in `runs/.pruned.jsonl`. Copies of its checkpoints that were kept for a resume go with it. Job files of finished
@@ -81,7 +83,8 @@ class StoredRun:
             self.machine = file.readline(MAX_NAME).strip()
 
     def may_be_in_progress(self, now: float, active: set[str], age: float) -> bool:
-        """Return True if the run is in progress, or that can't be known. `age`: seconds since it was first seen."""
+        """Return True if the run is in progress, or may be: it shows no end, for as long as RETENTION_LIMITS say.
+        `age`: seconds since it was first seen."""
         if self.name in active or self.status.supervisor.is_alive:  # after its last status, it closes files
             return True
         is_elsewhere = self.machine not in ("", os.uname().nodename)

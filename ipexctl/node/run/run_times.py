@@ -1,6 +1,8 @@
-"""How long ago the runs of a home were first seen: the wall clock may be days ahead. `runs/.ages.json` has the uptime
-of each boot at the last look, and the time that had passed by then. Time between two boots is the wall clock's, but at
-most a day, so ages are rather too short than too long."""
+"""Knows how long ago the runs of a home were first seen, although the wall clock may be days ahead.
+
+`runs/.ages.json` has the uptime of each boot at the last look, and the time that had passed by then. Time between two
+boots is the wall clock's, but at most a day, so ages are rather too short than too long.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A rank's connection to the supervisor, and the two output streams of the rank's command. After a reconnect, the
-supervisor says how much output it has, so nothing is lost with a broken connection."""
+"""The connection of a rank, or of a host starter, to the supervisor, and the two output streams of a rank's command.
+
+After a reconnect, the supervisor says how much output it has, so nothing is lost with a broken connection.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ REFUSALS_KEPT, REFUSED_COUNTED = 60.0, 99
 
 
 class SupervisorClient:
-    """A rank's connection to its supervisor. It reconnects when it breaks; `contact` decides when."""
+    """The connection of a rank, or of a host starter, to its supervisor. It reconnects when it breaks; `contact`
+    decides when."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Decides when a rank connects to its supervisor, when it reconnects, and when the supervisor counts as lost. Pure.
+"""Decides when a rank or a host starter connects to its supervisor, when it reconnects, and when the supervisor counts
+as lost. Pure.
 
 A silent connection is replaced before the supervisor counts as lost. A rank waits longest if the port accepts
 connections, and shortest if it is closed.

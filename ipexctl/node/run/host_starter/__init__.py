@@ -1,5 +1,5 @@
 """Starts rank wrappers on its host: directly, or by the command lines that mpirun hands to its ssh.
 
-A contact comes on stdin, then orders of the supervisor, each proven. Processes, their output and their exit codes come
-of them. It never touches another host. The supervisor uses `RankWrappers` for node0's ranks.
+It reads a contact on stdin, then the supervisor's orders, each proven, and reports output and exit codes of what it
+starts. It never touches another host. The supervisor uses `RankWrappers` for node0's ranks.
 """

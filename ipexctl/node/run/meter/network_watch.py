@@ -1,4 +1,4 @@
-"""For the status: how long ranks wait for other hosts in a step, and how much faster `--wire` would be. Pure.
+"""Finds for the status how long ranks wait for other hosts in a step, and how much faster `--wire` would be. Pure.
 
 - The waiting share is known only with several hosts whose ranks sleep while they wait (`rates.py`).
 - Advice needs the gradient bytes of a DDP model, because other traffic would not shrink. If a host sends fewer bytes, a

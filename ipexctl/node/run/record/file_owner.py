@@ -1,4 +1,4 @@
-"""Whose a file of a run is now, by the records of the runs of this home (`run_files.py`).
+"""Says whose a file of a run is now, by the records of the runs of this home (`run_files.py`).
 
 HOME/results/RUN/.ipexctl-kept has copies of a run's checkpoints from before a later run could overwrite them, each at
 its own absolute path below it (`node/files/kept_checkpoint.py`).

@@ -1,5 +1,7 @@
-"""The newest whole checkpoint that a run wrote on node0, as the line at its end names it: what is whole, the exchange
-between hosts decides alike (`node/common/checkpoint_layout.py`); what is the run's, its record says (`run_files.py`).
+"""Finds the newest whole checkpoint that a run wrote on node0, which the line at the run's end names.
+
+What is whole is decided as in the exchange between hosts (`node/common/checkpoint_layout.py`). Which files are the
+run's, its record says (`run_files.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""CPU, memory and windows of ranks and hosts, for the status and window files. They never decide about the run."""
+"""CPU, memory and windows of ranks and hosts, for the status and window files.
+
+Nothing is decided here. `loop.py` ends a run because of its `nan`, if the user asked for that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background."""
+"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background.
+
+The supervisor must answer its ranks meanwhile, so it asks `take` for answers again and again, and never waits for a
+host.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Starts the ranks of an attempt from node0 with mpirun, Slurm's srun or rank wrappers, and signals and kills them.
 
-No other module of the agent knows which launcher a run has. Output goes to RUNDIR/mpirun.log.
+Of the launcher, the rest of the supervisor knows only what `LauncherKind` says and whether there is one
+(`Plan.is_direct`). Output goes to RUNDIR/mpirun.log, whatever the launcher.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Whatever happens becomes an event. `supervisor_machine.py` decides: it turns an event into actions, and `self.actions`
 has the method for each. Output goes from its connection to its file without an event, and so do figures, because
-neither changes what the supervisor does. The exceptions are a nan loss, a resumed run that starts over, and a full
-disk, for which this module makes events. SIGTERM stops the run.
+neither changes what the supervisor does. A nan loss, a resumed run that starts over, and output that a full disk
+refuses do change that, so they become events. SIGTERM stops the run.
 """
 
 from __future__ import annotations
