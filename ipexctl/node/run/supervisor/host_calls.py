@@ -1,7 +1,7 @@
 """Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background.
 
-The supervisor must answer its ranks meanwhile, so it asks `take` for answers again and again, and never waits for a
-host.
+The supervisor must answer its ranks meanwhile, so it asks `take` for answers again and again, and waits for
+hosts only once the run is over.
 """
 
 from __future__ import annotations
