@@ -291,8 +291,8 @@ def changed_options(asked: RunOptions) -> Iterator[tuple[str, Declaration, Any]]
 
 
 def call_of(asked: RunOptions) -> TypedCall:
-    """Return the command `ipexctl run` that asks for the same, for a run whose typed words are not known here: a program
-    or a playbook began it, or somebody else, in whose records alone the words are.
+    """Return the command `ipexctl run` that asks for the same, for a run whose typed words are not known here: a
+    program or a playbook began it, or somebody else, in whose records alone the words are.
     """
     options = list[str]()
     for _, declaration, value in changed_options(asked):

@@ -1,4 +1,4 @@
-"""Shared by all programs of the agent: records, frames, files, the one walk, locks, processes, HTTP.
+"""What all programs of the agent share: records, frames, files, paths, locks, processes, HTTP.
 
-In and out: values and bytes. Imports no feature: it is sent with every command.
+It takes and returns values and bytes, and imports no feature of the agent: it is sent with every command.
 """

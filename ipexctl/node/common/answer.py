@@ -69,7 +69,8 @@ def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", 
 
 
 def _inodes_left(path: str) -> int | None:
-    """None if unknown. What failed may have removed its files since."""
+    """Return how many files the disk of a path can still take; None if unknown. What failed may have removed the path
+    since, so the nearest directory above counts."""
     while path and not os.path.lexists(path):
         path = path.rpartition("/")[0]
     try:
@@ -80,6 +81,7 @@ def _inodes_left(path: str) -> int | None:
 
 
 def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
+    """Write an event and the raw bytes that belong to it. No event of another thread comes between them."""
     with _write_lock:
         _write_or_buffer(json.dumps({"event": event, **fields}).encode() + b"\n")
         _write_or_buffer(data)
@@ -111,6 +113,7 @@ def signs_of_life(interval: float, longest: float) -> Iterator[None]:
 
 
 def emit_failure(error: AgentError) -> None:
+    """Write the event `failed`, which is the last one of a call."""
     more = {"wrong_call": True} if error.is_wrong_call else {}
     emit("failed", reason=error.reason, fix=fix_to_json(error.fix), kind=error.kind, **more)
 
@@ -187,6 +190,7 @@ class Stopped(BaseException):
 
 
 def stop_on_signals() -> None:
+    """Have the signals of SIGNALS raise a Stopped in the main thread. All after the first are ignored."""
     for number in SIGNALS:
         signal.signal(number, _stop)
 
@@ -204,6 +208,7 @@ def _stop(received: object, _: object) -> None:
 
 
 def emit_step(what: str) -> None:
+    """Tell the caller what is done now. Raises a Stopped if nobody reads stdout any more."""
     try:
         emit("step", what=what)
     except BrokenPipeError:
@@ -211,6 +216,10 @@ def emit_step(what: str) -> None:
 
 
 def check_stopped() -> None:
+    """Raise a Stopped if a signal has come, or nobody reads stdout any more.
+
+    Call it in loops: the exception of a signal alone may have been lost.
+    """
     poller = select.poll()
     poller.register(1, 0)
     if _signals or poller.poll(0):
@@ -218,6 +227,7 @@ def check_stopped() -> None:
 
 
 def answer_until_stopped(action: Action) -> int:
+    """As `answer`, but return EXIT_CODE if a signal comes, or if the caller is gone."""
     stop_on_signals()
     try:
         return answer(action)

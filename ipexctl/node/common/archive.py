@@ -12,7 +12,7 @@ from ipexctl.node.common.answer import AgentError, emit_failure, explain_os_erro
 
 
 def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = True) -> List[str]:  # noqa: UP006
-    """Command line of another command of this agent, valid while this process is running.
+    """Return the command line of another command of this agent, valid while this process is running.
 
     If not `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
     """

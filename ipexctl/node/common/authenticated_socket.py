@@ -60,9 +60,12 @@ class ProvenLines:
         self.conn, self._sent, self._received = conn, sent, received
 
     def send(self, message: Json) -> None:
+        """Send an object as a line with its proof. Raises an OSError if the connection is broken."""
         send_line(self.conn, self._sent.sign(message))
 
     def receive(self, seconds: float) -> Json:
+        """Return the next line of the other end. Raises a ChangedLine if it is not that, a ValueError if it is no JSON
+        object, and another OSError if none comes within `seconds`."""
         try:
             message = as_object(read_line(self.conn, seconds))
             self._received.check(message)
@@ -90,6 +93,7 @@ class AuthenticatingServer(ABC):
         """Serve a client. An error ends only this client."""
 
     def is_needed(self) -> bool:
+        """Return whether `run` goes on serving. It asks after each wait, which lasts a second at most."""
         return True
 
     def run(self, stop: int) -> None:
@@ -183,6 +187,7 @@ def _read_frame(conn: socket.socket, reader: FrameReader, reply_time: float) -> 
 
 
 def send_line(conn: socket.socket, message: Any) -> None:
+    """Send a JSON value as a line, without a proof."""
     conn.sendall(json.dumps(message).encode() + b"\n")
 
 

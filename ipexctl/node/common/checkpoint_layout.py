@@ -74,6 +74,7 @@ def is_of_a_rank(name: str) -> bool:
 
 
 def is_of_a_framework(name: str) -> bool:
+    """Return True if frameworks give a file of their checkpoints such a name."""
     return is_of_a_rank(name) or _OF_A_FRAMEWORK.fullmatch(name.rpartition("/")[2]) is not None
 
 
@@ -93,10 +94,12 @@ def is_temporary(part: str) -> bool:
 
 
 def parts_of(name: str, names: Collection[str]) -> frozenset[str]:
-    """Names of a directory that make one checkpoint with a file of it: all shards with their index, a model with what
-    loads it, all parts of torch.distributed.checkpoint. A file that is one by itself comes back alone."""
+    """Return the names of a directory that make one checkpoint with a file of it: all shards with their index, a model
+    with what loads it, all parts of torch.distributed.checkpoint. A file that is one by itself comes back alone."""
     if name.endswith(".distcp"):
-        return frozenset(each for each in names if each.endswith(".distcp") or each in (METADATA, _LIGHTNING_META))
+        return frozenset(
+            sibling for sibling in names if sibling.endswith(".distcp") or sibling in (METADATA, _LIGHTNING_META)
+        )
     is_model, stem = _OF_A_MODEL.fullmatch(name), _stem(name)
     return frozenset((name, *(n for n in names if _stem(n) == stem or (is_model and _SETTINGS.fullmatch(n)))))
 
@@ -108,7 +111,7 @@ def _stem(name: str) -> str:
 
 
 def find_named_parts(content: bytes) -> frozenset[str]:
-    """Neighbouring files named in torch.distributed.checkpoint's `.metadata`. The pickle is not loaded."""
+    """Return the neighbouring files that torch.distributed.checkpoint's `.metadata` names. The pickle is not loaded."""
     return frozenset(part.decode() for part in _NAMED_PART.findall(content))
 
 
@@ -142,7 +145,7 @@ def find_checkpoints(
         for above in directories_above(directory):
             if above != top:
                 below.setdefault(above, set()).add(directory)
-    found: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, Checkpoint] = {}
     for directory in sorted(direct, key=lambda path: (-path.count("/"), path)):  # innermost first
         inner = below.get(directory, set())
         beside_trainer = directory.rpartition("/")[0] in of_trainer
@@ -152,13 +155,13 @@ def find_checkpoints(
         if directory in cut and is_of_trainer(directory):
             checkpoint = Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)
         if checkpoint is not None:
-            has_parts = any(path in found and not found[path].is_whole for path in inner)
-            found[directory] = checkpoint._replace(is_whole=checkpoint.is_whole and not has_parts)
-    return dict(sorted(found.items()))
+            has_parts = any(path in checkpoints and not checkpoints[path].is_whole for path in inner)
+            checkpoints[directory] = checkpoint._replace(is_whole=checkpoint.is_whole and not has_parts)
+    return dict(sorted(checkpoints.items()))
 
 
 def directories_above(name: str) -> Iterator[str]:
-    """Parent directories, innermost first."""
+    """Yield the parent directories, innermost first."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

@@ -14,16 +14,20 @@ class Countdown:
 
     @property
     def left(self) -> float:
+        """Seconds until it is over; 0 from then on."""
         return max(0.0, self._until - time.monotonic())
 
     @property
     def is_over(self) -> bool:
+        """True once the seconds have passed."""
         return time.monotonic() > self._until
 
     def extend(self, seconds: float) -> None:
+        """Let it take some seconds longer."""
         self._until += seconds
 
     def shorten(self, seconds: float) -> None:
+        """Let it end in `seconds` from now at the latest."""
         self._until = min(self._until, time.monotonic() + seconds)
 
 
@@ -32,23 +36,25 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
+        """Count from now on."""
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
+        """Seconds since the start, or the last `restart`."""
         return time.monotonic() - self._began
 
 
 def stretched(seconds: float, load: float | None = None, cores: int | None = None) -> float:
-    """A limit of seconds on a machine of this load (default: this one), where all takes as many times longer as the
-    load is per core; at most 24 times."""
+    """Return a limit of seconds as it is on a machine of this load (default: this one): all takes as many times longer
+    as the load is per core; at most 24 times."""
     with contextlib.suppress(OSError):
         load = os.getloadavg()[0] if load is None else load
     return seconds * min(24.0, max(1.0, (load or 0.0) / (cores or os.cpu_count() or 1)))
 
 
 def starvation() -> float:
-    """Times longer for limits that leave room for a load of four per core."""
+    """Return by what factor to lengthen limits that leave room for a load of four per core; 1 up to that load."""
     return max(1.0, stretched(0.25))
 
 
@@ -66,11 +72,13 @@ def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> b
 
 
 def seconds_since(at: float) -> float:
+    """Return the seconds since a time of the wall clock; negative if that is in the future, as a file server's time may
+    be."""
     return time.time() - at
 
 
 def age_of(path: str | bytes) -> float:
-    """Seconds since a file was last written; raises an OSError if it does not exist."""
+    """Return the seconds since a file was last written. Raises an OSError if it does not exist."""
     return seconds_since(os.stat(path).st_mtime)
 
 
@@ -81,5 +89,7 @@ class ClockReading(NamedTuple):
 
 
 def read_clocks(boot: str) -> ClockReading:
+    """Return how long this machine is up, time of suspension included, and the wall time. `boot`: the kernel's boot
+    id."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts the time of a suspended machine
     return ClockReading(boot, time.clock_gettime(clock), time.time())

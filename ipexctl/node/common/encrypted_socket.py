@@ -23,6 +23,7 @@ _MAX_HELD = 1 << 20
 
 
 def client_context() -> ssl.SSLContext:
+    """Return a client's TLS settings. No certificate is checked by them: `encrypt` compares its fingerprint instead."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -31,12 +32,16 @@ def client_context() -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate in DER, in hex digits."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = "", seconds: float) -> socket.socket:
-    """Encrypt a connection. Closes it and raises an OSError if the other end has no TLS or another certificate. On the
-    server, `fingerprint` is empty."""
+    """Return a socket to which this side writes and from which it reads plain bytes, while TLS is on the connection.
+
+    Closes the connection and raises an OSError if the other end has no TLS or another certificate. On the server,
+    `fingerprint` is empty.
+    """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)
     countdown = Countdown(seconds)

@@ -28,7 +28,7 @@ class SetupError(OSError):
 
 
 def account_variables() -> dict[str, str]:
-    """The account's variables, or this process's if it has no passwd entry, as after `docker run -u UID`."""
+    """Return the account's variables, or this process's if it has no passwd entry, as after `docker run -u UID`."""
     try:
         account = pwd.getpwuid(os.getuid())
     except KeyError:
@@ -85,7 +85,8 @@ _AFTER_SETUP = (
 
 
 def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
-    """Source the file in bash. Raises a SetupError with bash's error."""
+    """Source the file in bash, and return what it changed. Raises a SetupError with bash's error, or if that takes too
+    long."""
     # $0 is bash, as at a prompt: oneAPI's scripts refuse to run if $0 is their own name. setvars.sh exits with 3 if it
     # was sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"
@@ -101,9 +102,9 @@ def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
         raise SetupError(0, f"{setup} could not be sourced: {errors[-1] if errors else f'exit code {done.returncode}'}")
     head, _, rest = done.stdout.partition(b"\0")
     pairs = (item.partition(b"=") for item in rest.split(b"\0") if item)
-    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
     refused = tuple(line for line in errors if ": ulimit: " in line)
-    return SetupResult(found, changed_limits(head.decode(errors="replace")), refused)
+    return SetupResult(variables, changed_limits(head.decode(errors="replace")), refused)
 
 
 def changed_limits(text: str) -> ProcessLimits:
@@ -118,8 +119,8 @@ def changed_limits(text: str) -> ProcessLimits:
 
 
 def read_limits(table: str) -> dict[str, tuple[int, int]]:
-    """Name in `resource` → soft and hard limit, of a /proc/PID/limits."""
-    rows = {found[1]: found.groups()[1:] for found in _ROW.finditer(table)}
+    """Return name in `resource` → soft and hard limit, of a /proc/PID/limits."""
+    rows = {match[1]: match.groups()[1:] for match in _ROW.finditer(table)}
     numbers = {"unlimited": resource.RLIM_INFINITY}
     limits = {
         _LIMITS[name]: [numbers.get(word) or int(word) for word in rows[name]] for name in _LIMITS if name in rows

@@ -24,11 +24,12 @@ _OWN_HOME = "name a directory of this account: --home DIR"
 
 
 def encode_name(name: str) -> bytes:
-    """File name as bytes. `name` is from JSON, with surrogates for bytes that are not UTF-8."""
+    """Return a file's name as bytes. `name` is from JSON, with surrogates for bytes that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def decode_name(name: bytes) -> str:
+    """Return a file's name as text that JSON can carry. `encode_name` turns it back into the same bytes."""
     return name.decode("utf-8", "surrogateescape")
 
 
@@ -97,11 +98,12 @@ def sync_directory(path: AnyPath) -> None:
 
 
 def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True) -> None:
+    """Replace a file by a JSON value, completely or not at all; with `durable` also if the machine crashes."""
     write_atomically(path, json.dumps(value, separators=(",", ":")).encode(), durable=durable)
 
 
 def read_json(path: AnyPath) -> Json:
-    """The JSON object in a file; empty if the file is missing or invalid."""
+    """Return the JSON object in a file; empty if the file is missing or invalid."""
     try:
         value = read_json_file(path)
     except (OSError, JsonError):
@@ -110,12 +112,14 @@ def read_json(path: AnyPath) -> Json:
 
 
 def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> str:
+    """Return the SHA-256 of a file in hex digits. `on_read` gets the size of each block. Raises an OSError if the file
+    can't be read."""
     with open(path, "rb", buffering=0) as file:
         return sha256_of_open(file, on_read)
 
 
 def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None) -> str:
-    """sha256 from the current position on. `on_read` gets the size of each block."""
+    """Return the SHA-256 from the current position on. `on_read` gets the size of each block."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which most commands do not need
 
     digest = hashlib.sha256()
@@ -137,12 +141,14 @@ class RunReference(HomeRequest):
 
 
 def remove_file(path: AnyPath) -> None:
+    """Remove a file. One that is missing, or can't be removed, is no error."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
-    """Bytes that a directory tree uses on disk, hard links counted once. Raises a TimeoutError after `countdown`."""
+    """Return the bytes that a directory tree uses on disk, hard links counted once. Raises a TimeoutError after
+    `countdown`."""
     seen: set[int] = set()
     total = 0
     pending = [os.fspath(path)]
@@ -162,7 +168,7 @@ def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
 
 
 def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """Up to `count` last lines of a file, from its last `max_bytes` after `begin`; empty if it can't be read."""
+    """Return up to `count` last lines of a file, from its last `max_bytes` after `begin`; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             start = max(begin, file.seek(0, os.SEEK_END) - max_bytes)
@@ -178,10 +184,15 @@ def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> lis
 
 
 def open_private(path: str, flags: int) -> int:
+    """Open a file; a new one is private. For the argument `opener` of `open`."""
     return os.open(path, flags, 0o600)
 
 
 def make_private_directory(path: AnyPath) -> None:
+    """Create a directory, and missing ones above it, for this account alone. One that exists keeps its mode.
+
+    Raises a FileExistsError if something else has the name.
+    """
     if not os.path.isdir(path):
         parent = os.path.dirname(os.fspath(path))
         if parent:
@@ -204,6 +215,8 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
 
 
 def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX, *, files: int = 1) -> AgentError:
+    """Return the error that says how much room is lacking for `needed` bytes in `files` files; it speaks of inodes if
+    these are lacking."""
     figures = f"{format_size(needed)} more needed, {format_size(free_space(path))} free"
     if not has_room(path, 0, files):
         more = f"{files:,} more" if files > 1 else "more"
@@ -212,16 +225,19 @@ def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX, *, file
 
 
 def has_room(path: str, size: int, files: int = 1) -> bool:
+    """Return True if the disk of an existing path has room for so many bytes and files."""
     status = os.statvfs(path)
     return size <= free_space(path) and (files <= status.f_favail or not status.f_files)  # btrfs has no figures
 
 
 def free_space(path: str | int) -> int:
+    """Return how many bytes this account can still write to the disk of a path."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 
 
 def format_size(size: float) -> str:
+    """Return a size as people read it, in powers of a thousand: `4.6 GB`."""
     if size >= 1e9:
         return f"{size / 1e9:.1f} GB"
     if size >= 1e5:

@@ -37,7 +37,7 @@ class FixCommand(NamedTuple):
         return self.start + " ".join(map(_quote, (*self.options, *self.argv)))
 
     def with_words(self, *words: str) -> FixCommand:
-        """The command with these at its end."""
+        """Return the command with these words at its end."""
         if self.argv:
             return self._replace(argv=(*self.argv, *words))
         return self._replace(options=(*self.options, *words))
@@ -54,11 +54,13 @@ class Fix(str):
 
     @classmethod
     def filled(cls, text: str, fields: Mapping[str, Any] | None) -> Fix:
+        """Make a Fix of a text with backticks. `fields` fill its braces; if they are None, braces are text."""
         pieces = enumerate(text.split("`"))
         return cls.of(part for at, piece in pieces for part in (_command if at % 2 else _prose)(piece, fields))
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Fix:
+        """Make a Fix of texts and commands. Empty ones are left out, neighbouring texts joined."""
         merged: list[Part] = []
         for part in filter(str, parts):
             if merged and isinstance(part, str) and isinstance(merged[-1], str):
@@ -80,19 +82,22 @@ class Fix(str):
 
     @property
     def commands(self) -> tuple[FixCommand, ...]:
+        """The commands, in their order."""
         return tuple(part for part in self.parts if isinstance(part, FixCommand))
 
     def with_commands(self, change: Callable[[FixCommand], FixCommand | Fix]) -> Fix:
+        """Return the fix with what `change` returns in place of each command."""
         changed = (change(part) if isinstance(part, FixCommand) else part for part in self.parts)
-        return Fix.of(part for each in changed for part in parts_of(each))
+        return Fix.of(part for replacement in changed for part in parts_of(replacement))
 
 
 def fix_to_json(fix: str) -> Any:
+    """Return a fix as JSON carries it: a list of texts and commands, or plain text as it is."""
     return [part if isinstance(part, str) else list(part) for part in fix.parts] if isinstance(fix, Fix) else fix
 
 
 def fix_from_json(value: object) -> str:
-    """What an agent sent: text, or the parts of a Fix."""
+    """Return what an agent sent as a fix: text, or the parts of a Fix."""
     if not isinstance(value, list):
         return str(value or "")
     return Fix.of(
@@ -106,10 +111,12 @@ def _is_command(part: object) -> bool:
 
 
 def parts_of(text: str | FixCommand) -> tuple[Part, ...]:
+    """Return the texts and commands of a Fix; any other text or command is its own only part."""
     return text.parts if isinstance(text, Fix) else (text,)
 
 
 def join_fixes(fixes: Iterable[str], separator: str = "; ") -> Fix:
+    """Join fixes, whose commands stay commands. Empty ones are left out; without any, the result is empty."""
     parts: list[Part] = []
     for fix in filter(None, fixes):
         parts += [separator, *parts_of(fix)] if parts else parts_of(fix)
@@ -117,29 +124,30 @@ def join_fixes(fixes: Iterable[str], separator: str = "; ") -> Fix:
 
 
 def clauses(fix: str) -> tuple[Fix, ...]:
-    """What semicolons of the text separate."""
-    found: list[list[Part]] = [[]]
+    """Return the parts of a fix between the semicolons of its text. Semicolons in commands do not count."""
+    clauses_of_parts: list[list[Part]] = [[]]
     for part in parts_of(fix):
         first, *others = [part] if isinstance(part, FixCommand) else part.split("; ")
-        found[-1].append(first)
-        found += [[other] for other in others]
-    return tuple(map(Fix.of, found))
+        clauses_of_parts[-1].append(first)
+        clauses_of_parts += [[other] for other in others]
+    return tuple(map(Fix.of, clauses_of_parts))
 
 
 def ipexctl_command(*options: str, argv: Iterable[str] = ()) -> FixCommand:
-    """`options`: the verb first."""
+    """Return a command of ipexctl. `options`: the verb first; `argv`: a script with its arguments."""
     return FixCommand(PROGRAM, options, tuple(argv))
 
 
 def read_command(line: str) -> FixCommand:
-    """A whole command of ipexctl, as a plan has it: for `run`, options without values before the script."""
+    """Return the command of a line, as a plan has it: for `run`, options without values before the script. A line that
+    sh could not split is one text."""
     try:
-        _, verb, *words = shlex.split(line)
+        _, verb, *arguments = shlex.split(line)
     except ValueError:  # a host's plan may have anything
         return FixCommand(line)
-    is_option = [word.startswith("-") for word in words]
-    own = is_option.index(False) if verb == "run" and False in is_option else len(words)
-    return ipexctl_command(verb, *words[:own], argv=words[own:])
+    is_option = [word.startswith("-") for word in arguments]
+    own = is_option.index(False) if verb == "run" and False in is_option else len(arguments)
+    return ipexctl_command(verb, *arguments[:own], argv=arguments[own:])
 
 
 def _prose(text: str, fields: Mapping[str, Any] | None) -> Iterator[Part]:
@@ -189,7 +197,7 @@ class ShellWords(str):
 
 
 def _quote(word: str) -> str:
-    """A word in sh; `~` stays that of the account that types it."""
+    """Return a word as sh reads it; `~` stays that of the account that types it."""
     if isinstance(word, ShellWords):
         return word
     return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)

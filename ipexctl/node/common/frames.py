@@ -52,6 +52,7 @@ class Chunk(NamedTuple):
 
     @property
     def end(self) -> int:
+        """Position in the stream after the last byte."""
         return self.offset + len(self.data)
 
 
@@ -69,6 +70,7 @@ class Note(NamedTuple):
 
     @property
     def end(self) -> int:
+        """Position in the file of output after the note's line."""
         return self.offset + len(self.data)
 
 
@@ -76,7 +78,7 @@ OutputPart = Union[Chunk, Note]
 
 
 def last_state(line: bytes) -> bytes:
-    r"""What a terminal finally shows of a line with carriage returns (`\r`), such as a progress bar."""
+    """Return what a terminal finally shows of a line with carriage returns, such as a progress bar."""
     if b"\r" not in line:
         return line
     states = line.rstrip(b"\r")
@@ -84,11 +86,13 @@ def last_state(line: bytes) -> bytes:
 
 
 def encode_json(document: Json) -> bytes:
+    """Return a JSON object as a frame."""
     payload = json.dumps(document).encode()
     return HEAD.pack(len(payload), b"J") + payload
 
 
 def decode_json(payload: bytes) -> Json:
+    """Return the JSON object of a frame's payload. Raises a FrameError if it is none."""
     try:
         document = parse_json(payload)
     except JsonError:
@@ -99,11 +103,13 @@ def decode_json(payload: bytes) -> Json:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
+    """Return a chunk of output as a frame. Its time is not carried."""
     head = HEAD.pack(_CHUNK_HEAD.size + len(chunk.data), _KINDS[chunk.stream])
     return head + _CHUNK_HEAD.pack(chunk.rank, chunk.offset) + chunk.data
 
 
 def decode_chunk(kind: bytes, payload: bytes) -> Chunk:
+    """Return the chunk of output in a frame. Raises a FrameError if the frame is of another kind, or too short."""
     stream = _STREAMS.get(kind)
     if stream is None or len(payload) < _CHUNK_HEAD.size:
         raise FrameError("a frame of an unknown kind")
@@ -112,6 +118,7 @@ def decode_chunk(kind: bytes, payload: bytes) -> Chunk:
 
 
 def encode_note(note: Note) -> bytes:
+    """Return a note as a frame; without its head, that is also an entry of `output.notes`. Its time is not carried."""
     payload = json.dumps(
         {
             "rank": note.rank,
@@ -126,6 +133,8 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(payload: bytes) -> Note:
+    """Return the note of a frame's payload, or of an entry of `output.notes`. Raises a FrameError if it is not
+    valid."""
     document = decode_json(payload)
     stream: StreamName = "stderr" if document.get("stream") == "stderr" else "stdout"
     try:
@@ -140,6 +149,7 @@ def decode_note(payload: bytes) -> Note:
 
 
 def decode_output(kind: bytes, payload: bytes) -> OutputPart:
+    """Return the chunk or note in a frame. Raises a FrameError if it is neither."""
     return decode_note(payload) if kind == NOTE else decode_chunk(kind, payload)
 
 
@@ -150,11 +160,13 @@ class WindowsFile(NamedTuple):
 
 
 def encode_windows(file: WindowsFile) -> bytes:
+    """Return a file of windows as a frame."""
     head = HEAD.pack(_WINDOWS_HEAD.size + len(file.data), WINDOWS)
     return head + _WINDOWS_HEAD.pack(file.rank, file.suffix.encode()) + file.data
 
 
 def decode_windows(payload: bytes) -> WindowsFile:
+    """Return the file of windows in a frame's payload. Raises a FrameError if the payload is too short."""
     if len(payload) < _WINDOWS_HEAD.size:
         raise FrameError("an invalid file of windows")
     rank, suffix = _WINDOWS_HEAD.unpack_from(payload)
@@ -168,9 +180,12 @@ class FrameReader:
 
     @property
     def has_rest(self) -> bool:
+        """True if the beginning of another frame has been received."""
         return bool(self._data)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that these bytes complete; the rest is kept. Raises a FrameError if a frame is larger than
+        `max_frame`."""
         self._data += data
         start = 0
         try:
@@ -195,13 +210,16 @@ class CompressedFrameReader:
 
     @property
     def is_over(self) -> bool:
+        """True once the end of the compressed data was read."""
         return self._zlib.eof
 
     @property
     def rest(self) -> bytes:
+        """Bytes after the end of the compressed data."""
         return self._zlib.unused_data
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """Yield the frames that these compressed bytes complete. Raises a FrameError if they are damaged."""
         try:
             while True:
                 inflated = self._zlib.decompress(data, _INFLATED)
@@ -223,23 +241,27 @@ class CompressedFrameWriter:
         self._size = 0
 
     def send(self, frame: bytes) -> None:
+        """Add a frame. It is written later, together with others, unless `flush` is called."""
         self._frames.append(frame)
         self._size += len(frame)
         if self._size >= _COMPRESSED_TOGETHER:
             self.flush()
 
     def flush(self) -> None:
+        """Write all frames that were added."""
         if self._frames:
             frames, self._frames, self._size = b"".join(self._frames), [], 0
             self._write(self._zlib.compress(frames) + self._zlib.flush(zlib.Z_SYNC_FLUSH))
 
     def close(self) -> None:
+        """Write what is left, and the end of the compressed data."""
         self.flush()
         self._write(self._zlib.flush())
 
 
 @contextlib.contextmanager
 def emit_frames() -> Iterator[CompressedFrameWriter]:
+    """Announce frames on stdout, and yield what writes them. At the end of the block, all of them are written."""
     emit("frames")
     writer = CompressedFrameWriter(write_bytes)
     try:

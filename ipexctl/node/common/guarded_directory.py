@@ -36,7 +36,7 @@ _OUTWARD = frozenset(("", ".", ".."))
 
 
 def check_name(name: str) -> list[str]:
-    """Parts of a relative name. Raises an AgentError if it could lead out of a directory."""
+    """Return the parts of a relative name. Raises an AgentError if it could lead out of a directory."""
     parts = name.split("/")
     if "\0" in name or not _OUTWARD.isdisjoint(parts):
         raise AgentError(f"{name[:200]!r} leads out of the directory")
@@ -52,7 +52,8 @@ def enter_named(
     on_symlink: OnSymlink | None = None,
     inside: os.stat_result | None = None,
 ) -> Place:
-    """Call `walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
+    """Enter a path of the user's data by the rule `named_path`. Raises an AgentError if another account can change the
+    path."""
     try:
         return enter(path, named_path, make=make, is_file=is_file, uids=callers(), on_symlink=on_symlink, inside=inside)
     except Refused as refused:
@@ -80,6 +81,8 @@ def open_file(path: str) -> int:
 
 
 def open_own(path: str) -> GuardedDirectory:
+    """Open a directory of this account. Raises an AgentError if another account could change its path, and an OSError
+    if it is missing."""
     try:
         place = enter(path, own_path)
     except Refused as refused:
@@ -95,16 +98,19 @@ class GuardedDirectory:
 
     @classmethod
     def open(cls, path: str) -> GuardedDirectory:
+        """Open a directory by its absolute path. Raises an AgentError if a part of the path is a link."""
         with cls(os.open("/", _ENTER), "/") as root:
             return root.enter(os.fsencode(path))
 
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:
+        """Take over the directory that a place has open: the path's end, or what is above it if that is a file or
+        missing."""
         return cls(place.number, place.path[: len(place.path) - len(place.name)].rstrip("/") or "/")
 
     @classmethod
     def at(cls, place: Place) -> GuardedDirectory:
-        """The directory at the path's end. Raises an OSError if it is missing or no directory."""
+        """Take over the directory at a place's end. Raises an OSError if it is missing or no directory."""
         if not place.name:
             return cls(place.number, place.path)
         os.close(place.number)
@@ -118,6 +124,7 @@ class GuardedDirectory:
         self.close()
 
     def close(self) -> None:
+        """Close the descriptor. Entries can't be reached then."""
         os.close(self.number)
 
     @property
@@ -126,15 +133,18 @@ class GuardedDirectory:
         return f"/proc/self/fd/{self.number}"
 
     def status(self) -> os.stat_result:
+        """Return the status of the directory itself."""
         return os.fstat(self.number)
 
     def set_mode(self, mode: int) -> None:
+        """Set the directory's mode. Raises an OSError with its path."""
         try:
             os.chmod(self._of_inode, mode)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def set_times(self, mtime: int) -> None:
+        """Set when the directory was last changed and read, in nanoseconds since the epoch."""
         os.utime(self._of_inode, ns=(mtime, mtime))
 
     @property
@@ -177,12 +187,14 @@ class GuardedDirectory:
         return GuardedDirectory(number, os.fsdecode(done))
 
     def status_of(self, name: bytes) -> os.stat_result | None:
-        """Status of an entry without following links; None if it is missing."""
+        """Return the status of an entry without following links; None if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.number, follow_symlinks=False)
         return None
 
     def open_to_read(self, name: bytes) -> int:
+        """Open a regular file in the directory, and return its descriptor. Raises an OSError for anything else, a link
+        included."""
         number = os.open(name, _READ, dir_fd=self.number)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
@@ -190,7 +202,8 @@ class GuardedDirectory:
         return number
 
     def read(self, name: bytes, limit: int) -> bytes:
-        """Content of a file. Raises an AgentError if another account owns it or it is larger than `limit`."""
+        """Return the content of a file. Raises an AgentError if another account owns it or it is larger than
+        `limit`."""
         with open(self.open_to_read(name), "rb") as file:
             status = os.fstat(file.fileno())
             where = os.path.join(self.path, os.fsdecode(name))
@@ -202,7 +215,8 @@ class GuardedDirectory:
 
     @contextlib.contextmanager
     def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
-        """Descriptor of a new file, which gets its name and mode at the end; after an exception it is removed.
+        """Yield the descriptor of a new file, which gets its name and mode at the end; after an exception it is
+        removed.
 
         Without `replace`, an existing name raises FileExistsError. If `mode` is None, the caller sets the mode.
         """
@@ -222,11 +236,14 @@ class GuardedDirectory:
             os.close(number)
 
     def write(self, name: bytes, chunks: Iterable[bytes], mode: int = 0o600) -> None:
+        """Write a file, which takes its name, and the place of an entry of that name, once it is complete."""
         with self.written(name, mode) as number:
             for chunk in chunks:
                 write_all(number, chunk)
 
     def link_to(self, target: bytes, name: bytes, *, replace: bool = True) -> None:
+        """Make a symlink. With `replace`, it takes the place of an entry of that name; else a FileExistsError is
+        raised."""
         if not replace:
             os.symlink(target, name, dir_fd=self.number)
             return
@@ -254,10 +271,12 @@ class GuardedDirectory:
         os.replace(old, name, src_dir_fd=source, dst_dir_fd=self.number)
 
     def unlink(self, name: bytes) -> None:
+        """Remove a file or link. A missing one is no error."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.number)
 
     def names(self) -> list[bytes]:
+        """Return the names of all entries, in no order."""
         number = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.number)  # O_PATH can't list
         try:
             return [os.fsencode(name) for name in os.listdir(number)]
@@ -291,6 +310,7 @@ class DirectoryChain:
         """How many of them, from the top, are closed again: a process may have 1,024 descriptors."""
 
     def enter(self, names: Sequence[bytes]) -> GuardedDirectory:
+        """Return the directory to which the names lead. Do not close it; it may be closed by the next call."""
         if names == self._entered:  # as for most files
             return self._last
         common = 0
@@ -306,6 +326,7 @@ class DirectoryChain:
         return self._last
 
     def leave(self, depth: int = 0) -> None:
+        """Close the opened directories that are more than `depth` names below the top."""
         while len(self._opened) > depth:
             directory = self._opened.pop()[1]
             if len(self._opened) >= self._closed:
@@ -319,12 +340,14 @@ class DirectoryChain:
 
 
 def write_all(number: int, data: bytes | memoryview) -> None:
+    """Write all data to a descriptor, however small the pieces that it takes."""
     left = memoryview(data)
     while left:
         left = left[os.write(number, left) :]
 
 
 def blocks_of(file: BinaryIO) -> Iterator[bytes]:
+    """Return an iterator over the rest of a file, in blocks of 1 MB."""
     return iter(lambda: file.read(1 << 20), b"")
 
 

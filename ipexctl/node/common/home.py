@@ -75,7 +75,8 @@ class HomeRefused(AgentError):
 
 
 def home_of(request: Mapping[str, Any], below: str = "") -> str:
-    """The home of a request. Raises an AgentError if another account could redirect the home, or `below` in it."""
+    """Return the home of a request. Raises an AgentError if another account could redirect the home, or `below` in
+    it."""
     home: str = os.path.expanduser(request["home"])
     if not os.path.isabs(home):
         raise AgentError(f"{home} is not an absolute path", "give --home an absolute path")
@@ -84,6 +85,7 @@ def home_of(request: Mapping[str, Any], below: str = "") -> str:
 
 
 def rundir_of(request: RunReference) -> str:
+    """Return the directory of a request's run. Raises an AgentError if another account could redirect it."""
     return os.path.join(home_of(request, f"runs/{request['id']}"), "runs", request["id"])
 
 
@@ -96,7 +98,8 @@ def make_home(home: str) -> None:
 
 
 def open_home(home: str) -> bool:
-    """Mark a home and close it to others; False if it does not exist. Raises a HomeRefused if other files are in it."""
+    """Mark a home and close it to others. Return False if it does not exist. Raises a HomeRefused if other files are in
+    it."""
     with _open(home) as directory:
         if directory is None:
             return False
@@ -119,6 +122,7 @@ def check_home(home: str) -> bool:
 
 
 def remove_mark(home: str) -> None:
+    """Remove the mark, so that the directory is no home any more. Without a mark, do nothing."""
     with _open(home) as directory:
         if directory is not None and _has_mark(directory):
             directory.unlink(MARK.encode())
@@ -203,7 +207,7 @@ def _check_unmarked(home: GuardedDirectory) -> None:
 
 
 def foreign_content(home: GuardedDirectory) -> list[str]:
-    """Names in a directory, except ignored ones; empty if the directory has a mark."""
+    """Return the names in a directory, except ignored ones; empty if the directory has a mark."""
     names = [os.fsdecode(name) for name in home.names()]
     if MARK in names:  # another call has just created it, which an NFS cache may have hidden
         return []

@@ -54,6 +54,7 @@ _HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
 
 
 def is_directory(path: str) -> bool:
+    """Return True for a directory; False for a link to one, and if nothing is there."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -61,6 +62,7 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
+    """Return True for a regular file; False for a link to one, and if nothing is there."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -68,6 +70,7 @@ def is_file(path: str) -> bool:
 
 
 def list_names(directory: str) -> list[str]:
+    """Return the names in a directory, sorted; empty if it can't be read."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -75,6 +78,7 @@ def list_names(directory: str) -> list[str]:
 
 
 def is_run(path: str) -> bool:
+    """Return True for the directory of a run, of any version: by its record, its job, or its files."""
     name = os.path.basename(path)
     if not is_directory(path) or not _RUN_NAME.fullmatch(name):
         return False
@@ -88,11 +92,12 @@ def is_run(path: str) -> bool:
 
 
 def read_regular(path: str) -> Mapping[str, object]:
-    """The JSON object in a regular file (reading a FIFO would block), else empty."""
+    """Return the JSON object in a regular file (reading a FIFO would block), else an empty one."""
     return read_json(path) if is_file(path) else {}
 
 
 def is_tree(path: str) -> bool:
+    """Return True for a tree of a project, by its name and ipexctl's directory in it."""
     return bool(TREE.fullmatch(os.path.basename(path))) and is_directory(f"{path}/{STATE_DIRECTORY}")
 
 
@@ -108,6 +113,7 @@ def is_environment(path: str) -> bool:
 
 
 def is_environment_name(path: str) -> bool:
+    """Return True for a link that gives an environment beside it a name, even if that is missing."""
     try:
         target = os.readlink(path).rstrip("/")
     except OSError:
@@ -116,10 +122,12 @@ def is_environment_name(path: str) -> bool:
 
 
 def is_plain_name(name: str) -> bool:
+    """Return True for the name of an entry that is not hidden; False for a path, and for an empty name."""
     return bool(name) and "/" not in name and not name.startswith(".")
 
 
 def is_agent_copy(path: str) -> bool:
+    """Return True for a copy of the agent: a directory, a zip file with bytecode, or one that is being made."""
     name = os.path.basename(path)
     if _BYTECODE.fullmatch(name):
         return is_file(path)
@@ -130,6 +138,8 @@ def is_agent_copy(path: str) -> bool:
 
 
 def is_stored(path: str) -> bool:
+    """Return True for an entry of the store of wheels, or of received files: named by its SHA-256 and without
+    directories in it, or a file that is being written."""
     name = os.path.basename(path)
     if _PARTIAL.fullmatch(name):
         return is_file(path)
@@ -143,6 +153,8 @@ def is_checkpoint_record(path: str) -> bool:
 
 
 def is_temporary(path: str) -> bool:
+    """Return True for an entry of HOME/tmp: received files of a sync, directories of builds, and links that are
+    locks."""
     name = os.path.basename(path)
     if name == "sync":
         return is_directory(path) and all(is_stored(f"{path}/{entry}") for entry in list_names(path))
@@ -206,12 +218,14 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
 
 
 def own_entries(home: str, directory: str) -> list[str]:
+    """Return the paths in a directory of the home that ipexctl made. `directory`: its name, a key of `_IS_OWN`."""
     is_own = _IS_OWN[directory]
     paths = (f"{home}/{directory}/{name}" for name in list_names(f"{home}/{directory}"))
     return [path for path in paths if is_own(path)]
 
 
 def foreign_entries(home: str) -> Iterator[str]:
+    """Yield what ipexctl did not make: directly in the home, and in the directories that ipexctl keeps there."""
     for name in list_names(home):
         path = f"{home}/{name}"
         if name not in HOME_ENTRIES:
@@ -226,6 +240,7 @@ def foreign_entries(home: str) -> Iterator[str]:
 
 
 def release_trees(rundir: str) -> None:
+    """Remove the leases that a run has on trees of the home, so that these may be changed and removed."""
     code, name = f"{os.path.dirname(os.path.dirname(rundir))}/code", os.fsencode(os.path.basename(rundir))
     for tree in list_names(code):  # one of them may be the user's link to a larger disk
         path = os.path.realpath(f"{code}/{tree}")
@@ -234,13 +249,13 @@ def release_trees(rundir: str) -> None:
 
 
 def kept_copies(rundir: str) -> str:
-    """Where copies of a run's checkpoints are kept from before another run could overwrite them."""
+    """Return where copies of a run's checkpoints are kept from before another run could overwrite them."""
     runs, run = os.path.split(rundir)
     return os.path.join(os.path.dirname(runs), "results", run, KEPT)
 
 
 def drop_kept_copies(rundir: str) -> None:
-    """Remove them, and the results of the run if there are no others."""
+    """Remove the kept copies of a run's checkpoints, and the run's directory of results if nothing else is in it."""
     results = os.path.dirname(kept_copies(rundir))
     with contextlib.suppress(OSError, AgentError), GuardedDirectory.open(os.path.realpath(results)) as opened:
         opened.remove_tree(os.fsencode(KEPT), ignore_errors=True)

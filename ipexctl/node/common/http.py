@@ -55,8 +55,11 @@ class HttpClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
-        """Request the URL. The URL's credentials, a known login or one from ~/.netrc (the first found) is sent to that
-        origin only."""
+        """Request the URL, and return the response.
+
+        One login is sent, to that origin only: the URL's credentials, else a known login, else one from ~/.netrc. A
+        header Authorization that the caller gives comes before these.
+        """
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
             raise ValueError("only http, https and file addresses can be fetched")
@@ -81,7 +84,7 @@ class HttpClient:
             )
 
     def proxy_for(self, url: str) -> str:
-        """Host and port of the proxy for this URL; empty without one."""
+        """Return host and port of the proxy for this URL; empty without one."""
         parts = urlsplit(url)
         proxy = self._proxies.get(parts.scheme, "")
         if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
@@ -175,12 +178,15 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
 
 
 def is_final(error: Exception) -> bool:
+    """Return True if another try would fail the same way, as after a 404. False for overload, timeouts and broken
+    connections."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 429)
     return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedAddress))
 
 
 def explain(error: Exception, timeout: float | None = None) -> str:
+    """Return what went wrong, as a clause for a message. `timeout`: the limit that may have passed, to be named."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the server says {error.code} {error.reason}"
     cause = _cause(error)

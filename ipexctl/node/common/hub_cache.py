@@ -41,10 +41,12 @@ def is_revision(text: str) -> bool:
 
 
 def folder_of(kind: str, repo_id: str) -> str:
+    """Return the name of a repository's directory: `models--ORG--NAME`. `kind`: `model` or `dataset`."""
     return "--".join((f"{kind}s", *repo_id.split("/")))
 
 
 def repo_of(folder: str) -> tuple[str, str] | None:
+    """Return kind and id of the repository with this directory; None if it is not of a model or a data set."""
     match = _FOLDER.fullmatch(folder)
     if match is None or not is_repo_id(repo_id := match[2].replace("--", "/")):
         return None
@@ -52,16 +54,18 @@ def repo_of(folder: str) -> tuple[str, str] | None:
 
 
 def is_cache_name(name: str) -> bool:
+    """Return True for a name that huggingface_hub gives to an entry of its cache."""
     return _CACHE_NAME.fullmatch(name) is not None
 
 
 def is_blob_name(name: str) -> bool:
+    """Return True for a name that is a hash, as files in `blobs` have."""
     return _BLOB.fullmatch(name) is not None
 
 
 def first_misplaced_path(entries: list[ManifestEntry], folder: str) -> str:
-    """Path of the first entry that may not be in this repository's directory, because the hub chooses the names; or
-    empty."""
+    """Return the path of the first entry that may not be in this repository's directory, because the hub chooses the
+    names; empty if there is none."""
     blobs = {entry.path for entry in entries if entry.kind == "f"}
     return next((entry.path for entry in entries if not _is_in_place(entry, folder, blobs)), "")
 

@@ -117,17 +117,20 @@ class HostStarterRequest(NamedTuple):
 
 
 def starter_request(plan: Plan, host: str, contact: StarterContact) -> Json:
+    """Return the line for the starter of a host, as a JSON object."""
     request = HostStarterRequest(plan.rundir, host, plan.argv, contact, plan.hosts[0].address, plan.has_pool)
     document: Json = encode(request)
     return document
 
 
 def job_file(attempt: int) -> str:
-    """Name of an attempt's job file. Names differ, so that a late rank wrapper removes only its own attempt's file."""
+    """Return the name of an attempt's job file. Names differ, so that a late rank wrapper removes only its own
+    attempt's file."""
     return f"job.{attempt}.json" if attempt else "job.json"
 
 
 def jobs_of(plan: Plan, job: HomeJob) -> Mapping[str, HomeJob]:
+    """Return store → its job, with the names of the plan's hosts that share it."""
     here: dict[str, list[str]] = {}
     for host in plan.hosts:
         here.setdefault(plan.stores[host.name], []).append(host.name)
@@ -135,6 +138,7 @@ def jobs_of(plan: Plan, job: HomeJob) -> Mapping[str, HomeJob]:
 
 
 def read_job(document: object) -> HomeJob:
+    """Decode a job. Raises a ValueError if it is damaged, or lacks its run, its token or its hosts."""
     job = decode(HomeJob, document, "the job")
     if not (job.rundir and job.token and job.here):
         raise ValueError("the job has no rundir, token or host")

@@ -25,5 +25,5 @@ _ENDS = {
 
 
 def describe_run_end(word: str, job: str = "") -> str:
-    """What Slurm did that stopped a run, as a clause; empty for an unknown word."""
+    """Return what Slurm did that stopped a run, as a clause; empty for an unknown word."""
     return _ENDS.get(word, "").format(f" {job}" if job else "")

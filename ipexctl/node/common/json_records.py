@@ -48,8 +48,8 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
         has_long_number = _LONG_NUMBER in tokens.translate(_DIGITS)
         value = (_ANY_NUMBER if any_number else _CHECKED if has_long_number else _PLAIN).decode(text)
     except json.JSONDecodeError as error:
-        place = f": line {error.lineno}, column {error.colno}"
-        raise JsonError(error.msg[:1].lower() + error.msg[1:], error.pos, place) from None
+        where = f": line {error.lineno}, column {error.colno}"
+        raise JsonError(error.msg[:1].lower() + error.msg[1:], error.pos, where) from None
     except JsonError:
         raise
     except UnicodeDecodeError:
@@ -66,16 +66,20 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
 
 
 def parse_object(text: str | bytes | bytearray) -> dict[str, Any]:
+    """Parse a JSON text that is an object. Raises a JsonError if it is not."""
     return as_object(parse_json(text))
 
 
 def as_object(value: Any) -> dict[str, Any]:
+    """Return the value if it is a JSON object. Raises a JsonError if it is not."""
     if not isinstance(value, dict):
         raise JsonError("it is not a JSON object")
     return value
 
 
 def read_json_file(path: AnyPath, limit: int = MAX_FILE) -> Any:
+    """Parse a regular file. Raises an OSError if it can't be read, and a JsonError if it is not JSON or larger than
+    `limit` bytes."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -114,7 +118,8 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def _tokens_of(text: str) -> bytes:
-    """The text without strings. A list of files has 2,000 rows, and only methods of str and bytes are fast enough."""
+    """Return the text without strings. A list of files has 2,000 rows, and only methods of str and bytes are fast
+    enough."""
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
     return "".join(text.split('"')[::2]).encode(errors="replace")
@@ -155,7 +160,7 @@ _SCALARS = (str, int, float, type(None))
 
 
 def encode(value: Any, without: Collection[str] = ()) -> Any:
-    """The value as JSON has it. `without`: fields of this record that are left out."""
+    """Return the value as JSON has it. `without`: fields of this record that are left out."""
     if isinstance(value, _SCALARS):
         return value
     if hasattr(value, "_asdict"):
@@ -171,8 +176,8 @@ def encode(value: Any, without: Collection[str] = ()) -> Any:
 
 
 def document_from(kind: Callable[..., Value], *sources: object, **own: object) -> Value:
-    """A document whose fields are `own`, else those of the first source that has one of that name, else their defaults.
-    `tests/unit/ui/test_schemas.py` compares the types, which mypy does not see."""
+    """Return a document whose fields are `own`, else those of the first source that has one of that name, else their
+    defaults. `tests/unit/ui/test_schemas.py` compares the types, which mypy does not see."""
     missing = [name for name, _, _ in _fields(kind) if name not in own]
     for name, source in itertools.product(missing, sources):
         if name not in own and hasattr(source, name):
@@ -205,6 +210,7 @@ def decode_valid(kind: Callable[..., Value], document: object) -> Value:
 
 
 def check_type(kind: type[Value], value: object, field: str) -> Value:
+    """Return the value if it is of exactly this type: a bool is no int. Raises a ValueError that names the field."""
     if type(value) is kind:
         return value
     raise ValueError(f"{field} is missing" if value is None else f"{field} is not of type {kind.__name__}")
@@ -233,6 +239,8 @@ def _shape_of(type_: str) -> _TypeShape:
 
 @lru_cache(maxsize=None)
 def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> FieldDecoder:
+    """Return the decoder for a type as annotations write it. `module`: where its names are defined; `lenient`: drop
+    invalid items of collections and records."""
     names = vars(sys.modules[module])
     # A module's own decoder goes first: it may be stricter for a basic type, or decode `X | None` itself.
     own: FieldDecoder | None = names.get("FIELD_DECODERS", {}).get(type_) or _BASIC_DECODERS.get(type_)
@@ -312,6 +320,7 @@ def _checked_integer(value: object, field: str) -> int:
 
 
 def decode_float(value: object, field: str) -> float:
+    """Return the number as a float. Raises a ValueError for any other value, NaN, and numbers of 2**63 or more."""
     number = _checked_integer(value, field) if type(value) is int else check_type(float, value, field)
     if not abs(number) < _LARGEST:  # also false for NaN
         raise ValueError(f"{field} is out of range")
@@ -319,7 +328,8 @@ def decode_float(value: object, field: str) -> float:
 
 
 def _any_finite(value: object, field: str) -> float:
-    """A number that a script computed: a loss, or a sum of its parameters."""
+    """Return a number that a script computed, however large: a loss, or a sum of its parameters. Refuse NaN and
+    infinity."""
     if type(value) is float and value - value == 0.0:
         return value
     return decode_float(value, field)
@@ -344,6 +354,7 @@ def _not_negative(decode_number: FieldDecoder, value: object, field: str) -> Any
 
 
 def decode_port(value: object) -> int:
+    """Return the number of a TCP port. Raises a ValueError for any other value."""
     number = _checked_integer(value, "its port")
     if not 0 < number < 1 << 16:
         raise ValueError("its port is out of range")
@@ -351,7 +362,8 @@ def decode_port(value: object) -> int:
 
 
 def _natural_float(value: object, field: str) -> float:
-    """Zero for less than `_SMALLEST`: a quotient by such a number would be too large for a float."""
+    """Return a number that is not negative; zero for less than `_SMALLEST`: a quotient by such a number would be too
+    large for a float."""
     number: float = _not_negative(decode_float, value, field)
     return number if number >= _SMALLEST else 0.0
 

@@ -48,6 +48,7 @@ class Lever(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """What became of the option, as a sentence for the user."""
         if self.acted is None:
             return f"{self.option}: unknown whether it acted, as {self.reason}"
         if not self.acted:
@@ -62,11 +63,12 @@ class Lever(NamedTuple):
 
     @property
     def is_worth_it(self) -> bool:
+        """True if --profile measured that it is at least WORTH times as fast."""
         return self.speedup is not None and self.speedup >= WORTH
 
 
 def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
-    """What became of each option that was asked for, on any rank, and of those that acted unasked."""
+    """Return what became of each option that was asked for, on any rank, and of those that acted unasked."""
     notes: dict[str, list[LeverNote]] = {name: [] for name, option in RANK_OPTIONS.items() if option.is_lever}
     for rank in ranks:
         for note in rank[: len(notes)]:
@@ -117,20 +119,22 @@ def _others(speedups: Mapping[str, float], known: set[str]) -> Iterator[Lever]:
 
 
 def measured(levers: Iterable[Lever]) -> tuple[Lever, ...]:
-    """Those that --profile measured, the best first."""
-    return tuple(sorted((each for each in levers if each.speedup is not None), key=lambda each: -(each.speedup or 0.0)))
+    """Return the options that --profile measured, the best first."""
+    known = (lever for lever in levers if lever.speedup is not None)
+    return tuple(sorted(known, key=lambda lever: -(lever.speedup or 0.0)))
 
 
 def measured_sentence(levers: Sequence[Lever]) -> str:
-    """What is worth it, the best first; or that nothing is. Empty if nothing was measured."""
-    found = measured(levers)
-    if not found:
+    """Say which of the options that --profile measured are worth it, the best first, or that none is. Empty if nothing
+    was measured."""
+    best_first = measured(levers)
+    if not best_first:
         return ""
     how = "by its own products and optimizer, timed in the other form"
-    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in found if lever.is_worth_it]
+    worth = [f"{lever.speedup:.2f}x as fast with {lever.option}" for lever in best_first if lever.is_worth_it]
     if worth:
         return f"a step would be {', '.join(worth)}: {how}"
-    return f"{', '.join(lever.option for lever in found)}: none makes a step {WORTH:.2f}x as fast, {how}"
+    return f"{', '.join(lever.option for lever in best_first)}: none makes a step {WORTH:.2f}x as fast, {how}"
 
 
 def _text(value: object, field: str) -> str:

@@ -25,7 +25,8 @@ FREE_PORTS = 20000, 32000
 
 
 def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
-    """Family and socket address; raises an OSError. `port` is ignored for a local name."""
+    """Return family and socket address. Raises an OSError if the address can't be resolved. `port` is ignored for a
+    local name."""
     if address.startswith(LOCAL):
         return socket.AF_UNIX, "\0" + address[len(LOCAL) :]
     family, _, _, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -33,6 +34,8 @@ def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
+    """Return a listening socket; port 0 stands for any free one. `::` takes both families. Raises an OSError if it
+    can't listen there."""
     family, socket_address = resolve(address, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -47,6 +50,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
 
 
 def is_of_this_machine(address: str) -> bool:
+    """Return True if a process of this machine can listen on the address."""
     try:
         listen(address).close()
     except OSError:
@@ -55,7 +59,8 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def own_port(address: str, lane: int, lanes: int, taken: int) -> int:
-    """A free port that no other lane of this machine chooses at the same time, and not `taken`."""
+    """Return a free port that no other lane of this machine chooses at the same time, and not `taken`. After many tries
+    without one, any free port is returned."""
     port = free_port(address)
     for _ in range(200 * lanes):
         if port % lanes == lane and port != taken:
@@ -65,7 +70,8 @@ def own_port(address: str, lane: int, lanes: int, taken: int) -> int:
 
 
 def free_port(address: str) -> int:
-    """A free port outside the range for outgoing connections: in it, a rank's connection might take the port first."""
+    """Return a free port outside the range for outgoing connections: in it, a rank's connection might take the port
+    first. Raises an OSError if there is none."""
     low, high = FREE_PORTS
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
@@ -112,9 +118,11 @@ class Listener:
         self._unauthenticated: dict[MessageSocket, ServerHandshake] = {}
 
     def readers(self) -> list[Pollable]:
+        """Return the ports, and the connections that have not proven the token."""
         return [*self._listening, *self._unauthenticated]
 
     def writers(self) -> list[MessageSocket]:
+        """Return the connections that have not proven the token and have unsent data."""
         return [conn for conn in self._unauthenticated if conn.pending]
 
     def handle_ready(self, readable: Sequence[Pollable]) -> None:
@@ -129,14 +137,17 @@ class Listener:
                 self._accept(listener)
 
     def drop_late(self, now: float) -> None:
+        """Close connections that have not proven the token in AUTHENTICATION_TIME. `now`: the monotonic clock."""
         for conn in [conn for conn in self._unauthenticated if now - conn.began > AUTHENTICATION_TIME]:
             self._drop(conn)
 
     def drop_all(self) -> None:
+        """Close all connections that have not proven the token. The ports stay open."""
         for conn in list(self._unauthenticated):
             self._drop(conn)
 
     def close(self) -> None:
+        """Close the ports, and all connections that have not proven the token."""
         self.drop_all()
         for listener in self._listening:
             listener.close()

@@ -60,14 +60,15 @@ def sight_of(
 
 
 def age_for_follower(age: float, unchanged_for: float) -> float:
-    """Age of a status for REPORT_LIMITS. `unchanged_for`: seconds for which the caller saw no newer status."""
+    """Return the age of a status for REPORT_LIMITS. `unchanged_for`: seconds for which the caller saw no newer
+    status."""
     return unchanged_for + (REPORT_LIMITS.remote - WATCHED if age >= REPORT_LIMITS.remote else 0.0)
 
 
 def liveness_of(
     status: RunStatus | None, age: float, limits: SilenceLimits, *, has_job: bool = False, is_elsewhere: bool = False
 ) -> Liveness:
-    """Liveness of a run on this host; not for copies of a run. `age`: seconds since its last sign of life.
+    """Return the liveness of a run on this host; not for copies of a run. `age`: seconds since its last sign of life.
 
     Only runs without a record need `has_job` and `is_elsewhere` (ranks run on another machine that shares the home).
     """

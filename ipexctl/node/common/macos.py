@@ -1,6 +1,6 @@
 """Differences between Linux and macOS, for code that also runs on the control machine, which may be a Mac.
 
-On a Linux without /proc, these functions do as on a Mac.
+On a Linux without /proc, the start of a process is asked for as on a Mac.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def is_linux() -> bool:
 
 
 def has_proc() -> bool:
+    """Return True if /proc shows processes, as on Linux."""
     return os.path.exists("/proc/self/stat")
 
 
 def process_start(pid: int) -> int:
-    """Start of a process, in seconds since the epoch, from `ps`. Raises an OSError if it is not running."""
+    """Return the start of a process, in seconds since the epoch, from `ps`. Raises an OSError if it is not running."""
     import calendar  # these take 4 ms, and a host with /proc does not need them
     import subprocess
     import time
@@ -51,13 +52,13 @@ def process_start(pid: int) -> int:
 
 
 def file_limits(wanted: int, hard: int) -> Iterator[int]:
-    """Limits of open files to try in order, none above the hard limit. A negative hard limit means unlimited."""
+    """Yield limits of open files to try in order, none above the hard limit. A negative hard limit means unlimited."""
     for limit in (wanted, _MOST_FILES):
         yield limit if hard < 0 else min(hard, limit)
 
 
 def peer_account(sock: socket.socket) -> int:
-    """Account of the process at the other end of a Unix socket."""
+    """Return the account of the process at the other end of a Unix socket."""
     import socket
     import struct
 
@@ -67,7 +68,8 @@ def peer_account(sock: socket.socket) -> int:
 
 
 def silence_options(idle: int, interval: int, count: int, unanswered: int) -> Iterator[tuple[int, int]]:
-    """TCP options that make the kernel end a connection after `idle` seconds of silence and `count` probes."""
+    """Yield TCP options that make the kernel end a connection after `idle` seconds of silence and `count` probes, and
+    once data is unacknowledged for `unanswered` seconds."""
     import socket
 
     values = {"KEEPIDLE": idle, "KEEPALIVE": idle, "KEEPINTVL": interval, "KEEPCNT": count}
@@ -89,10 +91,11 @@ def acknowledge_at_once(sock: socket.socket) -> None:
 
 
 def add_key_command(path: object) -> str:
-    """Command that adds a key to ssh-agent; on a Mac, the Keychain keeps the passphrase."""
+    """Return the command that adds a key to ssh-agent; on a Mac, the Keychain keeps the passphrase."""
     return f"ssh-add {path}" if is_linux() else f"ssh-add --apple-use-keychain {path}"
 
 
 def pip_files(home: str) -> tuple[list[str], list[str]]:
-    place = "Library/Application Support/pip/pip.conf"
-    return ([], []) if is_linux() else ([f"/{place}"], [os.path.join(home, place)])
+    """Return pip's own places for its settings on a Mac: the machine's and the account's. Both are empty on Linux."""
+    settings = "Library/Application Support/pip/pip.conf"
+    return ([], []) if is_linux() else ([f"/{settings}"], [os.path.join(home, settings)])

@@ -9,6 +9,7 @@ Key = TypeVar("Key")
 
 
 def medians_of_others(values: Mapping[Key, float]) -> dict[Key, float]:
+    """Return for each key the median of all other values; empty with fewer than two."""
     if len(values) < 2:
         return {}
     ordered, others = sorted(values.values()), len(values) - 1

@@ -39,6 +39,7 @@ class MpirunLine(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
+        """True if the run has one host, so that mpirun calls no ssh."""
         return self.hosts == 1
 
 
@@ -254,14 +255,15 @@ MPI_NAMES = "{} or {}".format(", ".join(mpi.flavor for mpi in MPIS[:-1]), MPIS[-
 
 
 def mpi_named(flavor: str) -> MpiRow | None:
-    """The row of a flavor; None for another launcher."""
+    """Return the row of a flavor; None for another launcher."""
     return next((mpi for mpi in MPIS if mpi.flavor == flavor), None)
 
 
 def recognised(banner: str) -> MpiRow | None:
+    """Return the MPI whose `mpirun --version` prints this; None if no row knows it."""
     return next((mpi for mpi in MPIS if re.search(mpi.banner, banner)), None)
 
 
 def each_of(values: Callable[[MpiRow], tuple[str, ...]]) -> tuple[str, ...]:
-    """These names of all MPIs, each once."""
+    """Return these names of all MPIs, each once."""
     return tuple(dict.fromkeys(name for mpi in MPIS for name in values(mpi)))

@@ -31,6 +31,7 @@ class RemovalRequest(TypedDict):
 
 
 def read_owner(document: Mapping[str, object]) -> RunBy | None:
+    """Return who made a run or an environment, by its document; None if that is unsigned or damaged."""
     by = document.get("by")
     if not isinstance(by, dict):
         return None
@@ -39,7 +40,8 @@ def read_owner(document: Mapping[str, object]) -> RunBy | None:
 
 
 def find_foreign(kind: str, made: Mapping[str, Mapping[str, object]], request: RemovalRequest) -> tuple[Owned, ...]:
-    """What others made, of these names with their documents. One without `by` is unfinished, and nobody's."""
+    """Return what others made. `made`: name → document that says who made it. A document without `by` is unfinished,
+    and nobody's."""
     known = set(request["known"])
     owners = {name: read_owner(document) for name, document in made.items() if "by" in document}
     return tuple(
@@ -55,6 +57,7 @@ def is_made_by(by: RunBy | None, records: str) -> bool:
 
 
 def owner_text(by: RunBy | None) -> str:
+    """Return the owner as people read it, such as `ann@desk`."""
     return "somebody without a name (IPEXCTL_ANONYMOUS=1)" if by is None else f"{by.user}@{by.host}"
 
 

@@ -17,24 +17,26 @@ _RUN = re.compile(r"\{(?P<literal>\{run\})\}|(?<!\$)\{run\}")
 
 
 def find_wrong_name(words: Sequence[str]) -> tuple[int, str] | None:
-    """The position of a word with an unknown placeholder, and its name."""
+    """Return the position of the first word with an unknown placeholder, and its name; None if there is none."""
     return next(
         (
-            (at, found["name"])
+            (at, match["name"])
             for at, word in enumerate(words)
-            for found in _PLACEHOLDER.finditer(word)
-            if found["name"] is not None and found["name"] not in NAMES
+            for match in _PLACEHOLDER.finditer(word)
+            if match["name"] is not None and match["name"] not in NAMES
         ),
         None,
     )
 
 
 def used_names(words: Sequence[str]) -> frozenset[str]:
-    return frozenset(found["name"] for word in words for found in _PLACEHOLDER.finditer(word) if found["name"])
+    """Return the names of the placeholders in these words, also of unknown ones."""
+    return frozenset(match["name"] for word in words for match in _PLACEHOLDER.finditer(word) if match["name"])
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with a value for each name in `values`."""
+    """Return the words with a value in place of each placeholder that `values` has. `{{port}}` becomes `{port}`, and
+    `{{` a brace."""
 
     def value_of(found: re.Match[str]) -> str:
         name = found["name"]
@@ -49,4 +51,5 @@ def fill_run(words: Sequence[str], run: str) -> tuple[str, ...]:
 
 
 def uses_run(words: Sequence[str]) -> bool:
-    return any(found["literal"] is None for word in words for found in _RUN.finditer(word))
+    """Return True if one of these words has `{run}`."""
+    return any(match["literal"] is None for word in words for match in _RUN.finditer(word))

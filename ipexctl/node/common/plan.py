@@ -45,9 +45,9 @@ ELASTIC_NAMES = (
 """Set by torchrun in addition."""
 WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
 RANK_WORDS = 5
+"""Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 LONGEST_COMMAND = 10_000
 """Characters of a command line in lists and pages."""
-"""Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 COMPILER = "compiler/c++"
 """Path in an environment that has ziglang and intel-openmp (`node/env/build.py`)."""
 
@@ -122,6 +122,7 @@ class TrainingMemory(NamedTuple):
     """Host → ranks that its free memory holds, with batches of the longest sequences."""
 
     def of(self, ranks: int, without: str = "") -> int:
+        """Return the bytes that so many ranks take on one host. `without`: a part in `each` that does not count."""
         return sum(self.once.values()) + ranks * sum(size for name, size in self.each.items() if name != without)
 
 
@@ -300,14 +301,17 @@ class Plan(NamedTuple):
 
     @property
     def rundir(self) -> str:
+        """The run's directory, the same path on every host."""
         return f"{self.home}/runs/{self.id}"
 
     @property
     def world_size(self) -> int:
+        """Ranks of the attempt."""
         return sum(len(host.ranks) for host in self.hosts)
 
     @property
     def all_hosts(self) -> tuple[HostPlan, ...]:
+        """Hosts with ranks, then those that may be in a later attempt."""
         return (*self.hosts, *self.spares)
 
     @property
@@ -317,6 +321,7 @@ class Plan(NamedTuple):
 
     @property
     def leaders(self) -> tuple[str, ...]:
+        """The first host of each home; node0 is one of them."""
         firsts: dict[str, str] = {}
         for name in self.names:
             firsts.setdefault(self.stores[name], name)
@@ -335,6 +340,7 @@ class Plan(NamedTuple):
 
     @property
     def environment(self) -> str:
+        """Name of the environment, or the path of the user's own Python."""
         return self.env or self.python
 
     @property
@@ -345,6 +351,7 @@ class Plan(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
+        """True if a later attempt may leave out hosts, as `--min-hosts` allows."""
         return self.asked.has_pool and len(self.all_hosts) > 1
 
     @property
@@ -356,16 +363,20 @@ class Plan(NamedTuple):
 
     @property
     def ranks(self) -> tuple[RankPlan, ...]:
+        """All ranks of the attempt in their order."""
         return tuple(sorted(rank for host in self.hosts for rank in host.ranks))
 
     @property
     def rank_hosts(self) -> tuple[str, ...]:
+        """The host of each rank, in the order of the ranks."""
         return tuple(rank.host for rank in self.ranks)
 
     def choice(self, option: RankOption) -> Choice:
+        """Return what was chosen for an option of the ranks; if the plan has nothing, that it is off."""
         return self.rank_options.get(option.name, option.off)
 
     def uses(self, option: RankOption) -> bool:
+        """Return True if an option of the ranks is not off."""
         return self.choice(option).mode != option.off.mode
 
     @property
@@ -406,7 +417,8 @@ NO_PLAN = Plan("", "", "", RunOptions())
 
 
 def to_json(plan: Plan) -> Json:
-    """The plan as in plan.json, with three fields that only other programs read."""
+    """Return the plan as in plan.json, with fields that only other programs read: `schema`, `world_size`, `hostfile`
+    and `fast`."""
     head = {"schema": SCHEMA, "world_size": plan.world_size, "hostfile": plan.hostfile}
     choices = {name: encode(plan.choice(option)) for name, option in RANK_OPTIONS.items()}
     return {**head, **encode(plan, without=("rank_options",)), **choices, "fast": encode(_of_fast(plan))}
@@ -423,6 +435,7 @@ def _with_choices(document: Json) -> Json:
 
 
 def plan_text(plan: Plan) -> str:
+    """Return the text of plan.json."""
     return json.dumps(to_json(plan), indent=1)
 
 
@@ -435,7 +448,7 @@ def read_plan(document: object, here: Collection[str] = ()) -> Plan:
     settings, _ = (check_type(list, document.get(name), name) for name in ("settings", "hosts"))
     if not here:
         return decode(Plan, document, "the plan")
-    own = [each for each in settings if check_type(dict, each, "a setting").get("host") in (None, *here)]
+    own = [setting for setting in settings if check_type(dict, setting, "a setting").get("host") in (None, *here)]
     hosts = {name: _hosts(document.get(name), name, here) for name in ("hosts", "spares")}
     return decode(Plan, {**document, "settings": own}, "the plan", hosts)
 
@@ -465,10 +478,10 @@ def read_outline(document: object) -> Plan:
 
 
 def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
-    """The plan for some of the run's hosts. Each host keeps its number of ranks, their cores and variables.
+    """Return the plan for some of the run's hosts. Each host keeps its number of ranks, their cores and variables.
 
-    Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and
-    a host can come back.
+    Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and a
+    host can come back.
     """
     all_hosts = plan.all_hosts
     chosen = [host for host in all_hosts if host.name in names]
@@ -490,7 +503,7 @@ def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
-    """Renumber a host's ranks; adds them to `numbers` (old rank → new rank)."""
+    """Return the host with new numbers for its ranks, which are added to `numbers` (old rank → new rank)."""
     for rank in host.ranks:
         numbers[rank.rank] = len(numbers)
     return host._replace(ranks=tuple(rank._replace(rank=numbers[rank.rank]) for rank in host.ranks))
@@ -499,7 +512,7 @@ def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
 def _settings_with(
     plan: Plan, numbers: Mapping[int, int], hosts: Sequence[HostPlan], count: int, size: int
 ) -> tuple[Setting, ...]:
-    """The settings, with new values where they number ranks or hosts."""
+    """Return the settings, with new values where they number ranks or hosts."""
     before, after = (
         {host.name: at for at, host in enumerate(plan.all_hosts)},
         {h.name: at for at, h in enumerate(hosts)},
@@ -522,7 +535,7 @@ def _settings_with(
 
 
 def _argv_with(argv: Sequence[str], hosts: int, ranks: int) -> tuple[str, ...]:
-    """The launcher's line with new counts: mpirun's `-n RANKS`, srun's `--nodes=` and `--ntasks=`."""
+    """Return the launcher's line with new counts: mpirun's `-n RANKS`, srun's `--nodes=` and `--ntasks=`."""
     line = [f"--nodes={hosts}" if word.startswith("--nodes=") else word for word in argv]
     line = [f"--ntasks={ranks}" if word.startswith("--ntasks=") else word for word in line]
     at = len(line) - RANK_WORDS - 1
@@ -536,13 +549,15 @@ _HOSTFILES: Mapping[str, str] = {"none": "", "srun": "{ranks}", **{mpi.flavor: m
 
 
 def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
+    """Return the text of a hostfile for this launcher; empty if ipexctl starts the ranks itself."""
     form = _HOSTFILES.get(flavor, MPIS[0].hostfile)
     counts = [(host, len(host.ranks)) for host in hosts]
     return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
 
 
 def host_of(plan: Plan, rank: int) -> HostPlan:
-    return next(host for host in plan.hosts if any(each.rank == rank for each in host.ranks))
+    """Return the host of a rank, which must be one of the attempt."""
+    return next(host for host in plan.hosts if any(planned.rank == rank for planned in host.ranks))
 
 
 class RankVariables(NamedTuple):
@@ -554,30 +569,32 @@ class RankVariables(NamedTuple):
 
 
 def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> RankVariables:
-    """A rank's variables. A rank's setting wins over its host's.
+    """Return a rank's variables. A rank's setting wins over its host's.
 
     A missing secret raises a KeyError, so that it never reaches a rank empty.
     """
     host = host_of(plan, rank).name
     own = {export.name for export in plan.asked.exports if export.value is not None}
-    settings = [each for each in plan.settings if each.host in (None, host) and each.rank in (None, rank)]
-    settings = [each for each in settings if each.name not in WRAPPER_NAMES or each.name in own]
-    settings.sort(key=lambda each: (each.rank is not None, each.host is not None))
-    appended = {each.name: each.value or "" for each in settings if each.append}
-    settings = [each for each in settings if not each.append]
-    variables = {each.name: secrets[each.name] if each.secret else each.value for each in settings}
-    return RankVariables(variables, {each.name for each in settings if each.prepend}, appended)
+    settings = [setting for setting in plan.settings if setting.host in (None, host) and setting.rank in (None, rank)]
+    settings = [setting for setting in settings if setting.name not in WRAPPER_NAMES or setting.name in own]
+    settings.sort(key=lambda setting: (setting.rank is not None, setting.host is not None))
+    appended = {setting.name: setting.value or "" for setting in settings if setting.append}
+    settings = [setting for setting in settings if not setting.append]
+    variables = {setting.name: secrets[setting.name] if setting.secret else setting.value for setting in settings}
+    return RankVariables(variables, {setting.name for setting in settings if setting.prepend}, appended)
 
 
 def command_of(
     plan: Plan, rank: RankPlan, port: int | None, node0_port: int, ports: Sequence[int] = ()
 ) -> tuple[str, ...]:
-    """The command of one rank. `port`: for `{port}`; `ports`: of all ranks, for `{peers}`."""
+    """Return the command of one rank. `port`: for `{port}`; `ports`: of all ranks, for `{peers}`."""
     command = plan.command
     if plan.asked.is_behind_dashes:
         host, local_rank = host_of(plan, rank.rank), rank.local_rank
-        addresses = [each.address for each in plan.hosts]
-        peers = ",".join(f"{in_brackets(host_of(plan, each).address)}:{port_of}" for each, port_of in enumerate(ports))
+        addresses = [planned.address for planned in plan.hosts]
+        peers = ",".join(
+            f"{in_brackets(host_of(plan, number).address)}:{port_of}" for number, port_of in enumerate(ports)
+        )
         of_rank = (rank.rank, local_rank, host.address, addresses[0], ",".join(addresses), port, node0_port, peers)
         values = (*of_rank, plan.first_run)
         command = fill(command, {name: str(value) for name, value in zip(NAMES, values)})
@@ -588,12 +605,12 @@ def command_of(
 
 
 def in_brackets(address: str) -> str:
-    """The address before a colon and a port."""
+    """Return the address as it is before a colon and a port: IPv6 in brackets."""
     return f"[{address}]" if ":" in address else address
 
 
 def program_line(plan: Plan, program: str, host: str, *words: str) -> str:
-    """A sh line that execs a program of the run's agent, so that it survives the end of the login session."""
+    """Return a sh line that execs a program of the run's agent, so that it survives the end of the login session."""
     argv = shlex.join([plan.python, "-IS", f"{plan.rundir}/agent.zip", program, *words])
     if host not in plan.ends_at_logout:
         return f"exec {argv}"

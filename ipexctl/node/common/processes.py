@@ -61,6 +61,7 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_of_this_machine(self) -> bool:
+        """True if the record names this machine, by its hostname, or none."""
         return self.machine in (None, os.uname().nodename)
 
     @property
@@ -114,6 +115,7 @@ class ProcessIdentity(NamedTuple):
 
 
 def read_text(path: str) -> str:
+    """Return the text of a file, as of /proc; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -122,6 +124,7 @@ def read_text(path: str) -> str:
 
 
 def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
+    """Return the status of a process, also of a zombie. Raises an OSError if it is gone."""
     with open(f"{proc}/{pid}/stat", "rb") as file:
         data = file.read()
     try:
@@ -135,8 +138,8 @@ def read_stat(pid: int, proc: str = "/proc") -> ProcessStat:
 
 
 def memory_of(stat: ProcessStat, sharers: int = 1, proc: str = "/proc") -> int:
-    """Bytes of a process of a rank. Mapped files and frozen parameters are shared by the `sharers` ranks of a host, so
-    each has its part of them."""
+    """Return the bytes of a process of a rank. Mapped files and frozen parameters are shared by the `sharers` ranks of
+    a host, so each has its part of them."""
     sizes = dict(_SIZE.findall(read_text(f"{proc}/{stat.pid}/status")))
     if "Anon" not in sizes:  # a kernel before 4.5
         return stat.rss
@@ -150,7 +153,8 @@ def memory_of(stat: ProcessStat, sharers: int = 1, proc: str = "/proc") -> int:
 
 
 def start_of(pid: int) -> int:
-    """Start of a process: ticks since boot, on a Mac seconds. Raises an OSError if the process has exited."""
+    """Return the start of a process: ticks since boot, on a Mac seconds since the epoch. Raises an OSError if the
+    process has exited."""
     if not macos.has_proc():
         return macos.process_start(pid)
     stat = read_stat(pid)
@@ -160,6 +164,7 @@ def start_of(pid: int) -> int:
 
 
 def all_processes() -> list[ProcessStat]:
+    """Return the status of all processes that this one can see, zombies included."""
     stats = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -169,15 +174,16 @@ def all_processes() -> list[ProcessStat]:
 
 
 def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
-    """Running descendants of a process, parents before children, without `except_pid` and its descendants."""
+    """Return the running descendants of a process, parents before children, without `except_pid` and its
+    descendants."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
         if stat.pid != except_pid:
             children.setdefault(stat.parent, []).append(stat)
-    found = list(children.get(pid, ()))
-    for stat in found:
-        found += children.get(stat.pid, ())
-    return [stat for stat in found if stat.is_alive]
+    below = list(children.get(pid, ()))
+    for stat in below:
+        below += children.get(stat.pid, ())
+    return [stat for stat in below if stat.is_alive]
 
 
 class Delays:
@@ -188,7 +194,7 @@ class Delays:
         self._before: dict[int, tuple[float, int]] = {}
 
     def seconds(self) -> float:
-        """Since the last call, of the process that waited longest."""
+        """Return how long the process that waited longest was kept waiting since the last call."""
         passed, before = self._lap.seconds, self._before
         self._lap.restart()
         self._before = {stat.pid: _delay_of(stat.pid) for stat in descendants(os.getpid())} if macos.has_proc() else {}
@@ -200,7 +206,8 @@ class Delays:
 
 
 def _delay_of(pid: int | str) -> tuple[float, int]:
-    """Seconds in the queue for a processor, and bytes read from disks; zero where the kernel does not tell."""
+    """Return the seconds in the queue for a processor, and the bytes read from disks; zero where the kernel does not
+    tell."""
     queued, read = (
         read_text(f"/proc/{pid}/schedstat").split(),
         re.search(r"read_bytes: (\d+)", read_text(f"/proc/{pid}/io")),
@@ -209,14 +216,15 @@ def _delay_of(pid: int | str) -> tuple[float, int]:
 
 
 def seconds_queued() -> float:
-    """Seconds that the threads of this process have waited for a processor; zero where the kernel does not tell."""
+    """Return the seconds that the threads of this process have waited for a processor; zero where the kernel does not
+    tell."""
     with contextlib.suppress(OSError):
         return sum(_delay_of(f"self/task/{thread}")[0] for thread in os.listdir("/proc/self/task"))
     return 0.0
 
 
 def kill_sessions(leaders: Collection[int]) -> None:
-    """Kill all process groups in the sessions that these processes lead."""
+    """Kill the process groups that these processes lead, then every process in the sessions that they lead."""
     for pid in leaders:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
@@ -227,6 +235,8 @@ def kill_sessions(leaders: Collection[int]) -> None:
 
 
 def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
+    """Yield pid and command line of every other process that this account may look at. `more`: further files of
+    /proc/PID, such as `environ`, which are yielded likewise."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             for kind in ("cmdline", *more):
@@ -235,6 +245,7 @@ def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
 
 
 def allow_many_files(maximum: int = 1 << 16) -> None:
+    """Raise this process's limit of open files to `maximum`, or as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for target in macos.file_limits(maximum, -1 if hard == resource.RLIM_INFINITY else hard):
         if soft < target:
@@ -244,11 +255,12 @@ def allow_many_files(maximum: int = 1 << 16) -> None:
 
 
 def own_identity() -> ProcessIdentity:
+    """Return by which other processes recognize this one."""
     return ProcessIdentity(os.getpid(), start_of(os.getpid()), os.uname().nodename, boot_id())
 
 
 def pid_scope() -> str:
-    """Kernel and pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
+    """Return the kernel and pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
     boot = boot_id()
     try:
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}" if boot else os.uname().nodename
@@ -257,7 +269,7 @@ def pid_scope() -> str:
 
 
 def partial_name(prefix: str) -> str:
-    """New name for a file that this process is writing, in a directory that machines may share."""
+    """Return a new name for a file that this process is writing, in a directory that machines may share."""
     return f"{prefix}.{pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
 
@@ -273,6 +285,7 @@ def is_partial_in_use(path: str) -> bool:
 
 
 def is_running(pid: int) -> bool:
+    """Return True if a process has this pid. A zombie does not count."""
     try:
         start_of(pid)
     except OSError:
@@ -289,6 +302,7 @@ def has_exited(pid: int, start: int, scope: str) -> bool:
 
 
 def boot_id() -> str | None:
+    """Return the kernel's id of this boot; None where the kernel does not tell."""
     return read_text("/proc/sys/kernel/random/boot_id").strip() or None
 
 
@@ -317,7 +331,7 @@ def _prctl() -> Any:
 
 
 def adopt_descendants() -> bool:
-    """Become the parent of orphaned descendants; returns False if the kernel can't do that."""
+    """Become the parent of orphaned descendants. Return False if the kernel can't do that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
 

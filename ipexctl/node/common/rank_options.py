@@ -91,16 +91,16 @@ FUSED_OPTIMIZER = RankOption(
     is_of_fast=True,
 )  # fmt: skip
 RANK_OPTIONS: Mapping[str, RankOption] = {
-    each.name: each
-    for each in (AUTOCAST, FUSED_OPTIMIZER, FP32_MATH, HALF_MATH, ALLREDUCE, WIRE, SHARE_WEIGHTS, GPU_CODE)
+    option.name: option
+    for option in (AUTOCAST, FUSED_OPTIMIZER, FP32_MATH, HALF_MATH, ALLREDUCE, WIRE, SHARE_WEIGHTS, GPU_CODE)
 }
 """In the order in which reports name them."""
-ALL_OFF: Mapping[str, Choice] = {name: each.off for name, each in RANK_OPTIONS.items()}
-OF_VARIABLES: Mapping[str, RankOption] = {each.variable: each for each in RANK_OPTIONS.values()}
+ALL_OFF: Mapping[str, Choice] = {name: option.off for name, option in RANK_OPTIONS.items()}
+OF_VARIABLES: Mapping[str, RankOption] = {option.variable: option for option in RANK_OPTIONS.values()}
 
 
 def mode_asked(asked: RunOptions, option: RankOption) -> str:
-    """The mode that the call asks for; empty if it leaves the choice to ipexctl or wants the option off."""
+    """Return the mode that the call asks for; empty if it leaves the choice to ipexctl or wants the option off."""
     value = getattr(asked, option.name)
     is_default = value == asked._field_defaults[option.name]
     if is_default and option.is_of_fast and asked.fast:

@@ -101,20 +101,22 @@ class Proof(NamedTuple):
 
 
 def describe_mismatches(ranks: Iterable[RankStatus]) -> tuple[str, ...]:
-    """Where cores and memory of ranks differ from the plan."""
+    """Return sentences that say where cores and memory of ranks differ from the plan; of more than four, the first
+    three and how many more there are."""
     texts = [f"rank {row.rank} on {row.host}: {text}" for row in ranks for text in row.mismatch]
     return (*texts[:3], f"{len(texts) - 3} more differences from the plan") if len(texts) > 4 else tuple(texts)
 
 
 def describe_successes(ranks: Iterable[RankStatus]) -> Iterator[str]:
-    """The processes that scripts left behind when they ended, and exceptions that they printed last."""
-    seen = [(row, each) for row in ranks for each in row.evidence]
-    if left := [(row, each.text) for row, each in seen if each.kind == "daemon"]:
+    """Yield sentences about processes that scripts left behind when they ended, and about exceptions that they printed
+    last."""
+    seen = [(row, proof) for row in ranks for proof in row.evidence]
+    if left := [(row, proof.text) for row, proof in seen if proof.kind == "daemon"]:
         (row, name), more = left[0], f" and {len(left) - 1} more" if len(left) > 1 else ""
         what = f"rank {row.rank} on {row.host} left {name}{more} behind, ended with the run"
         yield f"{what}; start what must go on outside the run"
-    for row, each in [(row, each) for row, each in seen if each.kind == "exception"][:1]:
-        yield f"rank {row.rank} printed {each.text} last, and exited with code 0"
+    for row, proof in [(row, proof) for row, proof in seen if proof.kind == "exception"][:1]:
+        yield f"rank {row.rank} printed {proof.text} last, and exited with code 0"
 
 
 class FullDisk(NamedTuple):
@@ -127,7 +129,7 @@ class FullDisk(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """Measured by the step meter over the last minute, or over the whole attempt once it has ended."""
+    """Measured by the step meter over the last minute; once ranks have ended, over all attempts with the same ranks."""
 
     steps_per_s: float | None = None
     samples_per_s: float | None = None
@@ -147,11 +149,11 @@ class TrainingGroup(NamedTuple):
 
 
 def describe_apart(group: TrainingGroup | None) -> str:
-    """Says which ranks train alone, and the fix. Empty if all train together, or if that is unknown."""
+    """Say that ranks do not train together, and the fix. Empty if all train together, or if that is unknown."""
     if group is None or group.seen >= group.planned:
         return ""
-    found = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
-    apart = f"its {group.planned} ranks do not train together: a rank is in {found}"
+    group_text = "no process group with others" if group.seen == 1 else f"a process group of {group.seen} ranks"
+    apart = f"its {group.planned} ranks do not train together: a rank is in {group_text}"
     together = "wrap the model in DistributedDataParallel after torch.distributed.init_process_group()"
     return f"{apart}; fix: {together}, or start independent copies with --backend none"
 
@@ -165,6 +167,7 @@ class Untrained(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """That no rank trained, and what may be the cause."""
         cause = f"; rank {self.rank} printed: {self.line}" if self.line else ": optimizer.step() was never called"
         return f"no rank took a training step{cause}"
 
@@ -178,6 +181,7 @@ class NanLoss(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """Whose loss is no number, and since when."""
         before = "" if self.before is None else f", {self.before:.4g} before"
         return f"the loss of rank {self.rank} is nan or inf since step {self.step}{before}"
 
@@ -242,6 +246,7 @@ class RankFigures(NamedTuple):
     """Seconds since the supervisor heard of the rank, if that is long."""
 
     def after_exit(self) -> RankFigures:
+        """Return the figures of a rank whose processes are gone: it uses neither CPU nor memory."""
         return self._replace(cpu=0.0, rss=0)
 
 
@@ -271,6 +276,7 @@ class RankStatus(NamedTuple):
     """How often the copy was started again, with --keep-going."""
 
     def to_json(self) -> Json:
+        """Return the rank as in status.json."""
         fields = self._asdict()  # `encode` takes three times as long, and a run may have thousands of ranks
         figures = fields.pop("figures")._asdict()
         lines = {"out": figures.pop("out_lines"), "err": figures.pop("err_lines")}
@@ -278,7 +284,7 @@ class RankStatus(NamedTuple):
             "oom": self.oom and self.oom._asdict(),
             "problem": self.problem and self.problem._asdict(),
             "disk": self.disk and self.disk._asdict(),
-            "evidence": [each._asdict() for each in self.evidence],
+            "evidence": [proof._asdict() for proof in self.evidence],
             "throughput": self.throughput and self.throughput._asdict(),
         }
         return {**fields, **figures, **records, "lines": lines}
@@ -339,6 +345,7 @@ class StopRecord(NamedTuple):
 
     @property
     def who(self) -> str:
+        """As in `ann@desk`; empty if it is not known who stopped the run."""
         return f"{self.by}@{self.host}" if self.by else ""
 
 
@@ -385,7 +392,7 @@ class TrainingProgress(NamedTuple):
 
 def has_gone_on(run: RunStatus, resumed: RunStatus) -> bool:
     """True if a run has a checkpoint of its own, and made more steps than the run that it resumed. Pure."""
-    now, before = (each.progress.step if each.progress is not None else None for each in (run, resumed))
+    now, before = (status.progress.step if status.progress is not None else None for status in (run, resumed))
     return bool(run.checkpoint) and now is not None and before is not None and now > before
 
 
@@ -399,10 +406,12 @@ class LaterWrite(NamedTuple):
 
     @property
     def whose(self) -> str:
+        """Who wrote the file, as a clause."""
         return f"run {self.run} wrote it" if self.run else "it is not as any run left it, or two at once wrote it"
 
     @property
     def sentence(self) -> str:
+        """Who wrote the file, and when."""
         when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(self.at))
         return f"{self.whose} at {when}" if self.run else f"{self.whose} (last written {when})"
 
@@ -496,8 +505,10 @@ class RunStatus(NamedTuple):
     @property
     def unheard(self) -> tuple[tuple[str, ...], float]:
         """Hosts of which node0 has not heard for some time, and since how many seconds."""
-        found = [(rank.host, rank.figures.unheard) for rank in self.ranks if rank.figures.unheard is not None]
-        return tuple(dict.fromkeys(host for host, _ in found)), max((each for _, each in found), default=0.0)
+        silences = [(rank.host, rank.figures.unheard) for rank in self.ranks if rank.figures.unheard is not None]
+        return tuple(dict.fromkeys(host for host, _ in silences)), max(
+            (seconds for _, seconds in silences), default=0.0
+        )
 
     @property
     def took(self) -> float | None:
@@ -534,27 +545,30 @@ class RunStatus(NamedTuple):
     @property
     def training_notes(self) -> tuple[str, ...]:
         """What else is wrong with the training itself."""
-        found = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
+        problems = (self.untrained, None if self.but_nan else self.nan, *self.wrong)
         of_gpu = (f"its script found no GPU ({self.lacks_gpu})",) if self.lacks_gpu else ()
-        return (*(each.sentence for each in found if each is not None), *of_gpu)
+        return (*(problem.sentence for problem in problems if problem is not None), *of_gpu)
 
     @property
     def lacks_gpu(self) -> str:
         """Where the script of a run that succeeded ended, or trained nothing, because it found no GPU; or empty."""
         kinds = () if self.state != "ok" else ("gpu-ended",) if self.untrained is None else ("gpu-ended", "gpu-asked")
-        return next((each.text for row in self.ranks for each in row.evidence if each.kind in kinds), "")
+        return next((proof.text for row in self.ranks for proof in row.evidence if proof.kind in kinds), "")
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
+        """All attempts, this one last."""
         last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
         return (*self.attempts, last)
 
     @property
     def has_moved(self) -> bool:
+        """True if attempts had different hosts, as far as these are known."""
         return len({attempt.hosts for attempt in self.all_attempts if attempt.hosts}) > 1
 
     @property
     def output_lost(self) -> LostOutput | None:
+        """How much output a full disk lost, and of which ranks; None if none was lost."""
         gaps = [rank for rank in self.ranks if rank.figures.lost]
         if not gaps:
             return None
@@ -562,6 +576,7 @@ class RunStatus(NamedTuple):
 
     @property
     def is_over(self) -> bool:
+        """True once the run has ended, or counts as lost."""
         return self.state in FINAL
 
     @property
@@ -570,6 +585,7 @@ class RunStatus(NamedTuple):
         return 0 if self.state in ("ok", "starting", "running") else self.exit_code or 1
 
     def to_json(self) -> Json:
+        """Return the status as in status.json, which `read_status` reads."""
         document: Json = {"schema": SCHEMA, **encode(self._replace(ranks=()))}
         document["supervisor"]["host"] = document.pop("node0")
         document["ranks"] = [rank.to_json() for rank in self.ranks]
@@ -579,6 +595,7 @@ class RunStatus(NamedTuple):
 
 
 def read_status(document: object) -> RunStatus:
+    """Decode a status of any version. It never fails: what is missing or damaged gets its default."""
     record = as_dict(document)
     nodes, supervisor = record.get("nodes"), as_dict(record.get("supervisor"))
     nodes = len(nodes) if isinstance(nodes, list) else nodes
@@ -587,7 +604,7 @@ def read_status(document: object) -> RunStatus:
 
 
 def _state(value: object, _field: str) -> State:
-    """The state, or `unknown` for a word of a newer version."""
+    """Return the state, or `unknown` for a word of a newer version."""
     return cast("State", value) if isinstance(value, str) and value in STATES else "unknown"
 
 
@@ -616,19 +633,22 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {
 
 
 def as_dict(value: object) -> Json:
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_lines(value: object) -> tuple[str, ...]:
+    """Return the items of a list as texts; empty if the value is no list."""
     return tuple(str(line) for line in as_list(value))
 
 
 def as_number(value: object) -> float | None:
-    """The value as a finite number, or None: Python's JSON allows NaN and Infinity."""
+    """Return the value as a finite number, or None: Python's JSON allows NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None

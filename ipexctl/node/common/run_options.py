@@ -177,6 +177,7 @@ class RunOptions(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
+        """True if a restart may leave out hosts that do not answer."""
         return self.min_hosts is not None
 
     @property
@@ -196,4 +197,5 @@ class RunOptions(NamedTuple):
 
     @property
     def is_exclusive(self) -> bool:
+        """True if the run does not start beside another run on its hosts."""
         return self.exclusive or self.wait is not None

@@ -33,6 +33,7 @@ _OPTIONS_OF_SRUN = frozenset(
 
 
 def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the job itself, without those of a Slurm step, a task, or a call of srun."""
     return {
         name: value
         for name, value in environ.items()
@@ -41,6 +42,7 @@ def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a call of srun: without variables that would act as its options."""
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
@@ -53,7 +55,7 @@ _ANSWER = 15.0
 
 
 def ask(argv: Sequence[str]) -> str:
-    """Output of a command; empty if it fails or does not answer in time."""
+    """Return the output of a command; empty if it fails or does not answer in time."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
             list(argv), input=b"", capture_output=True, timeout=QUEUE_ANSWER, check=True
@@ -62,6 +64,7 @@ def ask(argv: Sequence[str]) -> str:
 
 
 def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Start a command of Slurm in the background; None if it can't be started."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
@@ -69,6 +72,7 @@ def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def read_answer(query: subprocess.Popen[bytes]) -> str:
+    """Wait for the command, and return its output; empty if it takes too long."""
     try:
         return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
@@ -77,6 +81,7 @@ def read_answer(query: subprocess.Popen[bytes]) -> str:
 
 
 def end_query(query: subprocess.Popen[bytes]) -> None:
+    """Kill the command, and take its exit code."""
     query.kill()
     query.wait()
     if query.stdout is not None:
@@ -84,11 +89,12 @@ def end_query(query: subprocess.Popen[bytes]) -> None:
 
 
 def show_job(job: str) -> list[str]:
+    """Return the command that shows a job; `job_end_in` reads its output."""
     return ["scontrol", "show", "job", "-o", job]
 
 
 def _fields(shown: str) -> dict[str, str]:
-    """First value of each field. What users choose, such as the command, comes after Slurm's own fields."""
+    """Return the first value of each field. What users choose, such as the command, comes after Slurm's own fields."""
     fields = {"JobId": ""}
     if shown.startswith("JobId="):
         for word in reversed(shown.split()):
@@ -102,7 +108,7 @@ def _number(text: str) -> int | None:
 
 
 def job_end_in(shown: str, restarts: int | None = None) -> str:
-    """How a job ends by the output of `show_job`; empty if it continues or is unknown. Pure.
+    """Return how a job ends, by the output of `show_job`; empty if it continues or is unknown. Pure.
 
     `restarts`: earlier requeues; None outside the job. Slurm counts a requeue while the job's processes are still being
     ended. A preempted job keeps its state during a grace time.
@@ -125,29 +131,33 @@ _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 
 def show_time_left(job: str) -> list[str]:
+    """Return the command that shows how long a job may still run; `seconds_left` reads its output."""
     return ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
 
 
 def seconds_left(shown: str) -> int | None:
     """Parse the output of `show_time_left`; None without a limit or an answer. Pure."""
-    found = _LEFT.fullmatch(shown.strip())
-    if found is None:
+    match = _LEFT.fullmatch(shown.strip())
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def own_restarts() -> int:
+    """Return how often this process's job was requeued; 0 outside a job."""
     return _number(os.environ.get("SLURM_RESTART_COUNT") or "") or 0
 
 
 def step_argv(node: str, job: str = "") -> list[str]:
-    """srun's words for a Slurm step on one node of a job (default: this process's job), sharing its resources."""
+    """Return srun's words for a Slurm step on one node of a job (default: this process's job), sharing its
+    resources."""
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
     return ["srun", *options, *([f"--jobid={job}"] if job else []), "--quiet", "--job-name=ipexctl"]
 
 
 def own_job() -> str:
+    """Return the number of this process's job; empty outside a job."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""
 
 

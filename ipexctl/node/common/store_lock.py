@@ -28,7 +28,7 @@ class Marker:
         self._removed = threading.Event()
 
     def create(self) -> None:
-        """Create the link; raises FileExistsError while another process has it."""
+        """Create the link, and begin its heartbeat. Raises a FileExistsError while another process has it."""
         try:
             os.symlink(self._target, self.path)
         except FileExistsError:
@@ -42,6 +42,7 @@ class Marker:
                 os.utime(self.path, follow_symlinks=False)
 
     def remove(self) -> None:
+        """End the heartbeat, and remove the link if it is still this process's."""
         self._removed.set()
         if _target(self.path) == self._target:
             with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ class HandshakeError(Exception):
 
 
 def derive_token(token: str, *purpose: str) -> str:
-    """A token for one purpose, 64 hex digits, that does not reveal `token`."""
+    """Return a token for one purpose, 64 hex digits, that does not reveal `token`."""
     return _mac(token.encode(), ["derive", *purpose])
 
 
@@ -46,9 +46,11 @@ class ServerHandshake:
         self._peer_nonce = ""
 
     def challenge(self) -> Json:
+        """Return the server's first message."""
         return {"t": "challenge", "nonce": self._nonce}
 
     def check(self, hello: Json) -> None:
+        """Check the client's answer. Raises a HandshakeError if it does not prove the token."""
         if hello.get("t") != "hello":
             raise HandshakeError("its first message is not a hello")
         peer_nonce = _nonce_of(hello)
@@ -56,17 +58,18 @@ class ServerHandshake:
         self._peer_nonce = peer_nonce
 
     def welcome(self, **fields: object) -> Json:
-        """Reply to a checked hello. The proof covers `fields` too."""
+        """Return the reply to a checked hello. The proof covers `fields` too."""
         assert self._peer_nonce, "the client has proven nothing"
         message = {"t": "welcome", **fields}
         return {**message, "proof": _mac(self._key, ["server", self._nonce, self._peer_nonce, message])}
 
     @staticmethod
     def refusal() -> Json:
+        """Return the message for a client that has not proven the token."""
         return {"t": "refused"}
 
     def order_proof(self, of: str = ORDERS) -> OrderProof:
-        """For the orders after the welcome, or the answers to them."""
+        """Return what signs the orders after the welcome, or checks the answers to them (`of`: ANSWERS)."""
         return OrderProof(self._key, of, self._nonce, self._peer_nonce)
 
 
@@ -78,6 +81,7 @@ class ClientHandshake:
         self._peer_nonce = ""
 
     def hello(self, challenge: Json) -> Json:
+        """Return the answer to the server's challenge. Raises a HandshakeError if that is none, or not the first."""
         if challenge.get("t") != "challenge" or self._peer_nonce:
             raise HandshakeError("another program answers there")
         self._peer_nonce = _nonce_of(challenge)
@@ -85,6 +89,7 @@ class ClientHandshake:
         return {**message, "proof": _mac(self._key, ["client", self._peer_nonce, self._nonce, message])}
 
     def check(self, welcome: Json) -> None:
+        """Check the server's welcome. Raises a HandshakeError if it does not prove the token."""
         if welcome.get("t") == "refused":
             raise HandshakeError("the program there has another token")
         if welcome.get("t") != "welcome" or not self._peer_nonce:
@@ -92,7 +97,7 @@ class ClientHandshake:
         _check_proof(self._key, ["server", self._peer_nonce, self._nonce], welcome)
 
     def order_proof(self, of: str = ORDERS) -> OrderProof:
-        """For the orders after the checked welcome, or the answers to them."""
+        """Return what checks the orders after the checked welcome, or signs the answers to them (`of`: ANSWERS)."""
         return OrderProof(self._key, of, self._peer_nonce, self._nonce)
 
 
@@ -107,6 +112,7 @@ class OrderProof:
         self._count = 0
 
     def sign(self, order: Json) -> Json:
+        """Return the next order with its proof. Orders must be sent in the order in which they are signed."""
         self._count += 1
         return {**order, "proof": _mac(self._key, [self._count, order])}
 
@@ -163,6 +169,7 @@ class ConnectionBroken(Exception):
 
 
 def message(t: str, **fields: Any) -> bytes:
+    """Return a message of type `t` as a frame."""
     return encode_json({"t": t, **fields})
 
 
@@ -179,13 +186,16 @@ class MessageSocket:
         self._out: deque[memoryview] = deque()
 
     def fileno(self) -> int:
+        """Return the descriptor, for `ready`."""
         return self.sock.fileno()
 
     def send(self, data: bytes) -> None:
+        """Queue bytes; `flush` sends them."""
         self._out.append(memoryview(data))
         self.pending += len(data)
 
     def flush(self) -> None:
+        """Send as much as the kernel takes now. Raises a ConnectionBroken if the connection is."""
         while self._out:
             try:
                 sent = self.sock.send(self._out[0])
@@ -213,6 +223,7 @@ class MessageSocket:
         yield from self.reader.feed(bytes(memoryview(_buffer)[:size]))
 
     def close(self) -> None:
+        """Close the connection. What is queued is lost."""
         self.sock.close()
 
 
@@ -220,7 +231,7 @@ Pollable = Union[int, socket.socket, MessageSocket]
 
 
 def wake_on_signal() -> int:
-    """Descriptor that becomes readable when a signal is handled, so that `ready` returns."""
+    """Return a descriptor that becomes readable when a signal is handled, so that `ready` returns."""
     wake, wakeup = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wakeup, False)
@@ -231,6 +242,10 @@ def wake_on_signal() -> int:
 def ready(
     readers: Sequence[Pollable], writers: Sequence[Pollable], timeout: float
 ) -> tuple[list[Pollable], list[Pollable]]:
+    """Wait until one of these is ready, at most `timeout` seconds; return those to read from and those to write to.
+
+    A broken connection is ready to be read from: the read tells what happened.
+    """
     poll = select.poll()
     by_number: dict[int, Pollable] = {}
     events: dict[int, int] = {}

@@ -240,10 +240,11 @@ class RankTraining(NamedTuple):
         return self.models == 1 and self.is_synced and not (self.is_skipped or self.is_bypassed or self.is_hooked)
 
     def measures(self, *, outside: bool = False) -> Mapping[int, float]:
-        """Step → measure of the parameters, with that at the end."""
-        found: Mapping[int, float] = self.outside if outside else self.parameters
-        is_known = len(self.ends) == 3 and bool(found)
-        return {**found, int(self.ends[0]): self.ends[2 if outside else 1]} if is_known else found
+        """Return step → measure of the parameters, with that at the end. `outside`: of those outside of
+        DistributedDataParallel."""
+        by_step: Mapping[int, float] = self.outside if outside else self.parameters
+        is_known = len(self.ends) == 3 and bool(by_step)
+        return {**by_step, int(self.ends[0]): self.ends[2 if outside else 1]} if is_known else by_step
 
     @property
     def is_never_cleared(self) -> bool:
@@ -251,7 +252,8 @@ class RankTraining(NamedTuple):
         return self.intervals > 0 and self.has_always(self.carried) and not self.is_written
 
     def has_always(self, steps: int) -> bool:
-        """The first step that is looked at comes before the first that can be."""
+        """Return True if so many of the steps that were looked at are all of them: one fewer than there are measures of
+        the parameters, and FEWEST_STEPS - 1 at least."""
         return steps >= max(FEWEST_STEPS, len(self.parameters)) - 1
 
 
@@ -270,12 +272,13 @@ def find_wrong(ranks: Mapping[int, RankTraining], world_size: int, *, is_over: b
     if not is_over and not any(rank.is_changed for rank in ranks.values()):
         steps = min(rank.steps for rank in ranks.values())
         return (WrongTraining.seen("nothing-yet", sorted(ranks), f"{steps:,} steps of the optimizer"),)
-    found = tuple(_find(dict(sorted(ranks.items()))))
-    return found if is_over else tuple(each for each in found if each.certain and each.kind not in _OF_ALL)
+    wrong = tuple(_find(dict(sorted(ranks.items()))))
+    return wrong if is_over else tuple(fault for fault in wrong if fault.certain and fault.kind not in _OF_ALL)
 
 
 def _idle(ranks: Mapping[int, RankTraining]) -> tuple[int, ...]:
-    """Ranks that exchanged gradients with others and changed nothing."""
+    """Return the ranks that exchanged gradients with others, and made no step and changed nothing while the others
+    train."""
     idle = [number for number, rank in ranks.items() if not rank.steps and rank.is_plain and not rank.is_changed]
     others = [rank for number, rank in ranks.items() if number not in idle]
     is_training = all(rank.steps >= FEWEST_STEPS and rank.is_plain for rank in others)
@@ -283,9 +286,9 @@ def _idle(ranks: Mapping[int, RankTraining]) -> tuple[int, ...]:
 
 
 def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
-    found, all_ranks, seen = list(ranks.values()), tuple(ranks), WrongTraining.seen
-    if nothing := _trained_nothing(found):
-        yield seen(nothing[0], all_ranks, f"{found[0].steps} steps of the optimizer{nothing[1]}")
+    trainings, all_ranks, seen = list(ranks.values()), tuple(ranks), WrongTraining.seen
+    if nothing := _trained_nothing(trainings):
+        yield seen(nothing[0], all_ranks, f"{trainings[0].steps} steps of the optimizer{nothing[1]}")
         return
     if kept := [number for number, rank in ranks.items() if rank.is_never_cleared]:
         yield seen("not-cleared", kept, f"each of the {ranks[kept[0]].carried} times that were looked at")
@@ -293,23 +296,29 @@ def _find(ranks: Mapping[int, RankTraining]) -> Iterator[WrongTraining]:
         yield seen("same-order", repeated, "all epochs of its DistributedSampler")
     if len(ranks) < 2:
         return
-    rows = {rank.divided[0] for rank in found if rank.divided[2:] == (len(found),)}
-    if 0 not in rows and len(rows) == len(found):
-        yield seen("divided-twice", all_ranks, f"1 of {len(found)} of the {found[0].divided[1]:,} rows of rank 0")
-    if all(rank.is_plain and rank.has_always(rank.reduced) for rank in found):
-        yield seen("summed-twice", all_ranks, f"in each of {found[0].reduced} steps that were looked at")
+    rows = {rank.divided[0] for rank in trainings if rank.divided[2:] == (len(trainings),)}
+    if 0 not in rows and len(rows) == len(trainings):
+        yield seen(
+            "divided-twice", all_ranks, f"1 of {len(trainings)} of the {trainings[0].divided[1]:,} rows of rank 0"
+        )
+    if all(rank.is_plain and rank.has_always(rank.reduced) for rank in trainings):
+        yield seen("summed-twice", all_ranks, f"in each of {trainings[0].reduced} steps that were looked at")
     for group in _groups(ranks).values():
         yield from _alike(group, [ranks[number] for number in group])
         yield from _differing(group, [ranks[number] for number in group])
-    since = _apart_since([rank.measures() for rank in found]) if _is_one_model(found) else 0
-    if since and all(rank.trains_alone for rank in found):
-        yield seen(_kind_of_apart(found), all_ranks, f"parameters differ since step {since}")
-    elif since and not any(rank.models for rank in found) and all(rank.has_always(rank.reduced) for rank in found):
+    since = _apart_since([rank.measures() for rank in trainings]) if _is_one_model(trainings) else 0
+    if since and all(rank.trains_alone for rank in trainings):
+        yield seen(_kind_of_apart(trainings), all_ranks, f"parameters differ since step {since}")
+    elif (
+        since
+        and not any(rank.models for rank in trainings)
+        and all(rank.has_always(rank.reduced) for rank in trainings)
+    ):
         yield seen("apart", all_ranks, f"parameters differ since step {since}")
 
 
 def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
-    """What ranks of one model trained on."""
+    """Yield what is wrong with the data on which ranks of one model trained."""
     first = ranks[0]
     if len(ranks) < 2 or len(first.losses) < FEWEST_STEPS or not all(rank.is_varied for rank in ranks):
         return  # one batch again and again, as in a benchmark
@@ -327,7 +336,7 @@ def _alike(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[
 
 
 def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Iterator[WrongTraining]:
-    """Parameters of one model in DistributedDataParallel that are not equal any more, or beside it."""
+    """Yield that the parameters of one model in DistributedDataParallel are not equal any more, or those beside it."""
     if not all(rank.is_plain for rank in ranks) or not _is_one_model(ranks) or any(rank.may_share for rank in ranks):
         return
     if since := _apart_since([rank.measures() for rank in ranks]):
@@ -337,7 +346,8 @@ def _differing(numbers: tuple[int, ...], ranks: Sequence[RankTraining]) -> Itera
 
 
 def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
-    """Kind, and more evidence than the number of steps; None if a weight has changed by the end, or may have."""
+    """Return the kind, and more evidence than the number of steps; None if a weight has changed by the end, or may
+    have."""
     if any(rank.is_changed for rank in ranks):
         return None
     if not any(rank.has_gradients for rank in ranks):
@@ -348,7 +358,7 @@ def _trained_nothing(ranks: Sequence[RankTraining]) -> tuple[str, str] | None:
 
 
 def _groups(ranks: Mapping[int, RankTraining]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Group of a model that exchanges gradients → its ranks; all ranks together if there is no such model."""
+    """Return group of a model that exchanges gradients → its ranks; all ranks together if there is no such model."""
     groups: dict[tuple[int, ...], tuple[int, ...]] = {}
     for number, rank in ranks.items():
         key = rank.group if rank.is_synced and rank.models else ()
@@ -361,10 +371,12 @@ def _is_one_model(ranks: Sequence[RankTraining]) -> bool:
 
 
 def _apart_since(measures: Sequence[Mapping[int, float]]) -> int:
-    """The first step since which the parameters of ranks differ at each step that was looked at; 0 if they were equal
-    at the last, or differ at that one only."""
+    """Return the first step since which the parameters of ranks differ at each step that was looked at; 0 if they were
+    equal at the last, or differ at that one only."""
     steps = sorted(set.intersection(*map(set, measures)))
-    differs = [max(found) - min(found) > ROUNDED for found in ([each[step] for each in measures] for step in steps)]
+    differs = [
+        max(values) - min(values) > ROUNDED for values in ([of_rank[step] for of_rank in measures] for step in steps)
+    ]
     equal = [at for at, differ in enumerate(differs) if not differ]
     later = steps[equal[-1] + 1 if equal else 0 :]
     return later[0] if len(later) > 1 else 0

@@ -6,11 +6,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL, in small letters and without credentials: `https://pypi.org`."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
 
 def strip_login(url: str) -> str:
-    """URL for display, without credentials and without the query, which may contain a signature."""
+    """Return the URL for display, without credentials and without the query, which may contain a signature."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

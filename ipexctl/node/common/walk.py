@@ -28,6 +28,7 @@ class PathPart(NamedTuple):
 
     @property
     def is_own(self) -> bool:
+        """True if the part belongs to one of the accepted accounts."""
         return self.status.st_uid in self.uids
 
 
@@ -37,6 +38,7 @@ Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
 
 
 def own_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    """Rule for a path of this account: nobody else could replace a part of it, or change its end."""
     if problem := path_above_home(above, below, is_end):
         return problem
     return _changeable(below) if below is not None and is_end else None
@@ -75,6 +77,8 @@ def _replaceable(above: PathPart, below: PathPart | None) -> Problem:
 
 
 def named_path(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    """Rule for a path that the user names: no link is another account's, nor a directory in one where everybody may
+    create files, and `check_entry` accepts the path's end."""
     if below is None:
         return None
     kind = stat.S_IFMT(below.status.st_mode)
@@ -99,7 +103,8 @@ OnSymlink = Callable[[str, str], None]
 
 
 def callers() -> frozenset[int]:
-    """Accounts whose files are accepted: root and this account, or under sudo the account that called sudo."""
+    """Return the accounts whose files are accepted: root and this account, or under sudo the account that called
+    sudo."""
     sudo = os.environ.get("SUDO_UID", "") if not os.geteuid() else ""
     is_uid = sudo.isascii() and sudo.isdecimal() and len(sudo) <= len("4294967295")
     return frozenset((0, int(sudo) if is_uid else os.geteuid()))
@@ -140,6 +145,8 @@ class Place(NamedTuple):
         os.close(self.number)
 
     def open_end(self, flags: int) -> int:
+        """Open the path's end without following a link. Raises a Refused if it is no longer what was checked, and an
+        OSError if it is missing."""
         number = os.open(self.name or ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.number)
         if self.status is not None and os.path.samestat(os.fstat(number), self.status):
             return number
@@ -228,7 +235,7 @@ class _Way:
                 os.close(number)
 
     def _enter_part(self, part: str, above: int, mode: int | None) -> PathPart | None:
-        """Enter an entry. A missing one is created with `mode`; None if `mode` is None."""
+        """Enter an entry. A missing one is created with `mode`, or None is returned if `mode` is None."""
         for is_first in (True, False):
             try:
                 self.entered.append(self._entry(_open(part, above), part, above))
@@ -252,7 +259,7 @@ class _Way:
             raise Refused(kind, entry.path, entry.status.st_uid, stat.S_IMODE(entry.status.st_mode))
 
     def _read_link(self, part: str, above: int) -> str:
-        """Target of the link that was checked, even if something else has its name by now."""
+        """Return the target of the link that was checked, even if something else has its name by now."""
         number, link = self.entered[-1]
         if number != _NO_DESCRIPTOR:
             return os.readlink("", dir_fd=number)
@@ -271,7 +278,8 @@ def _parts(path: str) -> list[str]:
 
 
 def _open(part: str, above: int) -> int:
-    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file if the system has no O_PATH, as on macOS."""
+    """Return the descriptor of an entry; `_NO_DESCRIPTOR` for a link or file if the system has no O_PATH, as on
+    macOS."""
     try:
         return os.open(part, _ENTER | os.O_DIRECTORY, dir_fd=above)
     except OSError as error:
@@ -285,6 +293,7 @@ _ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
 
 
 def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
+    """Return who else may write to a file or directory: `others`, `group` or `acl`; empty if nobody may."""
     if status.st_mode & stat.S_IWOTH:
         return "others"
     if not status.st_mode & stat.S_IWGRP:
@@ -294,7 +303,7 @@ def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
 
 
 def _read_list(number: int) -> bytes | None:
-    """Access control list; None without one, empty if it can't be read."""
+    """Return the access control list; None without one, empty if it can't be read."""
     if not hasattr(os, "getxattr"):  # macOS
         return None
     try:
@@ -304,7 +313,7 @@ def _read_list(number: int) -> bytes | None:
 
 
 def who_else_may_write(acl: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]) -> str:
-    """Who else may write to a path that its group may write to; empty if nobody else may. Pure."""
+    """Return who else may write to a path that its group may write to; empty if nobody else may. Pure."""
     if acl is None:
         return "" if is_private(gid) else "group"
     if acl[:4] != _ACL_VERSION or len(acl) % 8 != 4:
@@ -323,12 +332,13 @@ _private: dict[frozenset[int], frozenset[int]] = {}
 
 
 def private_groups(uids: frozenset[int]) -> frozenset[int]:
-    """Groups with one of these accounts as the only member. Cached, because listing all accounts may take seconds."""
+    """Return the groups with one of these accounts as the only member. Cached, because listing all accounts may take
+    seconds."""
     if uids not in _private:
         import grp
         import pwd
 
-        found, accounts = set(), pwd.getpwall()
+        private, accounts = set(), pwd.getpwall()
         for uid in uids:
             try:
                 owner = pwd.getpwuid(uid)
@@ -337,8 +347,8 @@ def private_groups(uids: frozenset[int]) -> frozenset[int]:
                 continue
             others = [account for account in accounts if account.pw_gid == group.gr_gid and account.pw_uid != uid]
             if is_private_group(group.gr_name, group.gr_mem, owner.pw_name, len(others)):
-                found.add(group.gr_gid)
-        _private[uids] = frozenset(found)
+                private.add(group.gr_gid)
+        _private[uids] = frozenset(private)
     return _private[uids]
 
 

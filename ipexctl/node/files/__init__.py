@@ -1,4 +1,5 @@
 """Files on a host: the content store, project trees, checkpoints, sending files.
 
-In: manifests, blobs, paths. Out: files renamed into place. Never follows a link that another account could change.
+Manifests, blobs and paths come in, and files get their names by a rename once they are complete. No link that another
+account could change is ever followed.
 """

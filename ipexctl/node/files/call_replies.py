@@ -45,6 +45,7 @@ class TreesReply(NamedTuple):
     generations: tuple[Generation, ...]
 
     def generation(self, number: int) -> Generation | None:
+        """Return what the host said of this generation of the tree; None if it has none of that number."""
         return next((generation for generation in self.generations if generation.number == number), None)
 
 

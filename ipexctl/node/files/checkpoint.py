@@ -176,6 +176,10 @@ def _as_store_files(copies: list[ManifestEntry]) -> list[StoreFile]:
 
 
 def find(request: Json, _: BinaryIO) -> Json:
+    """Keep the checkpoint that a resumed run may load, and report the copies at the path, without hashes.
+
+    With an empty path, there is no exchange to come, and nothing is reported.
+    """
     with signs_of_life(SIGN_OF_LIFE, LONGEST_READ):
         kept = keep_checkpoint(request["keep"])
     if not request["path"]:
@@ -187,11 +191,17 @@ def find(request: Json, _: BinaryIO) -> Json:
 
 
 def look_for_earlier(request: Json, _: BinaryIO) -> Json:
+    """Return which files of earlier runs a new run may overwrite (`earlier_files.py`)."""
     with signs_of_life(SIGN_OF_LIFE, LONGEST_READ):
-        return {"earlier": [found._asdict() for found in look(cast("LookRequest", request))]}
+        return {"earlier": [earlier._asdict() for earlier in look(cast("LookRequest", request))]}
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `find` or `look`; without an action, take part in an exchange. Returns the exit code.
+
+    It is 1 if the supervisor can't be reached, or the connection to it breaks; stderr then says why. What fails in the
+    exchange itself, the supervisor is told.
+    """
     if action:
         return answer({"find": find, "look": look_for_earlier}[action])
     request = CheckpointRequest(**parse_json(sys.stdin.readline()))

@@ -40,14 +40,18 @@ class AsideFiles:
 
     @property
     def path(self) -> str:
+        """The directory in which files are set aside. Raises an OSError if a link of the user has its name."""
         return _place_of(self._link)
 
     def is_empty(self) -> bool:
+        """Return True if no exchange has set files aside here; also if that can't be read."""
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
             return not _exchanges(aside_files)
         return True
 
     def prepare(self, exchange: str) -> None:
+        """Make a directory for what this exchange sets aside, on the filesystem of the checkpoint. Raises an AgentError
+        if there is no place for it."""
         if not _EXCHANGE.fullmatch(exchange.encode()):
             raise ValueError(f"{exchange!r:.80} is not a name of an exchange")
         self._exchange = exchange
@@ -69,7 +73,7 @@ class AsideFiles:
             )
 
     def _move_beside_root(self) -> bool:
-        """From now on, set files aside in a hidden directory next to PATH, or in PATH if that one was tried. Return
+        """Set files aside in a hidden directory next to PATH from now on, or in PATH if that one was tried. Return
         False if neither can be made."""
         places = [os.path.dirname(self._root), self._root]
         if os.path.islink(self._link):
@@ -100,6 +104,11 @@ class AsideFiles:
         )  # belongs to another account
 
     def keep(self, name: str, entry: bytes, directory: int) -> None:
+        """Set an entry of an open directory aside. `name`: its path below the checkpoint's; `entry`: its name in the
+        directory.
+
+        Raises an AgentError if the entry is on another filesystem than the place.
+        """
         while not self._rename(name, entry, directory):
             if self.is_used or not self._move_beside_root():
                 raise AgentError(
@@ -127,7 +136,7 @@ class AsideFiles:
         return True
 
     def note_parts(self, parts: Collection[str], hosts: Collection[str], since: int) -> None:
-        """Remember the incomplete directories if any of their files was set aside. `since`: the number of the exchange
+        """Record which directories were incomplete, if any file was set aside. `since`: the number of the exchange
         after which they were written."""
         if self.is_used and parts:
             record = {"parts": list(parts), "hosts": list(hosts), "since": since}
@@ -147,7 +156,7 @@ class AsideFiles:
         return since
 
     def end(self) -> None:
-        """After a successful exchange, remove what earlier ones set aside, where possible."""
+        """Remove what earlier exchanges set aside, where possible. Call it after a successful exchange."""
         remove_aside(self._link, kept=self._exchange)
 
 
@@ -174,7 +183,8 @@ def remove_aside(link: str, kept: str = "") -> None:
 
 
 def _place_of(link: str) -> str:
-    """`link`, or the hidden directory it names. Raises an OSError for any other target: links of the user stay."""
+    """Return `link`, or the hidden directory it names. Raises an OSError for any other target: links of the user
+    stay."""
     if not os.path.islink(link):
         return os.path.join(os.path.realpath(os.path.dirname(link)), os.path.basename(link))
     place = os.readlink(link)

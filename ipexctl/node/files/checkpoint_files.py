@@ -109,6 +109,7 @@ class CheckpointFiles:
         return self._entered
 
     def close(self) -> None:
+        """Close what is held open of this tree and of others. A second call does no harm."""
         for files in (self, *self._others):
             if files._entered is not None:
                 files._writer.__exit__()
@@ -120,7 +121,7 @@ class CheckpointFiles:
         return Writer(GuardedDirectory.of(self._place), CHECKPOINT, self._umask, owner_fix=OWN_CHECKPOINT)
 
     def _path_of(self, name: str) -> str:
-        """Path for the writer: below PATH, or below the directory above if PATH is a file or missing."""
+        """Return the path for the writer: below PATH, or below the directory above if PATH is a file or missing."""
         place, below = self._place, self._below(name)
         if below and place.name and place.status is not None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), place.path)
@@ -128,10 +129,12 @@ class CheckpointFiles:
 
     @property
     def root(self) -> str:
+        """The checkpoint's path without links."""
         return self._place.path
 
     @functools.cached_property
     def aside_files(self) -> AsideFiles:
+        """What exchanges have set aside of this checkpoint, and where the next files go."""
         return AsideFiles(self.directory, self.root)
 
     def _below(self, name: str) -> str:
@@ -150,17 +153,18 @@ class CheckpointFiles:
         """Open a file to send. Raises an OSError or AgentError, also for a link that leads out."""
         place = self._place
         path = "/".join(filter(None, (place.path, self._below(name))))
-        with self._enter(path, inside=os.fstat(place.number)) as found:
-            return _open_file(found)
+        with self._enter(path, inside=os.fstat(place.number)) as source:
+            return _open_file(source)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
-        """Copies on this host, also in other trees. Without hashes, all contents look the same."""
+        """Return the copies on this host, also in other trees. Without hashes, all contents look the same."""
         self._has_hashes = has_hashes
         here = self._scan(-1)
         return here._replace(others=tuple(self._scan_others()), damaged=self._damaged)
 
     def _scan_others(self) -> Iterator[HostCopies]:
-        """Skip trees that a live run uses: that run may be saving a checkpoint."""
+        """Yield the copies in other trees of the project that are new. Skip trees that a live run uses: that run may be
+        saving a checkpoint."""
         base = f"{self._home}/code/"
         if not self._tree or not self._path.startswith(f"{base}{self._tree}/"):
             return
@@ -174,10 +178,10 @@ class CheckpointFiles:
             files.known, files._has_hashes = {}, self._has_hashes
             self._others.append(files)
             with contextlib.suppress(OSError, AgentError):
-                found = files._scan(self._seen.get(name, -1))
+                report = files._scan(self._seen.get(name, -1))
                 self._seen[name] = files._newest
-                if found.copies:
-                    yield found._replace(left={}, written=set(found.copies), number=self._number, place=name)
+                if report.copies:
+                    yield report._replace(left={}, written=set(report.copies), number=self._number, place=name)
 
     def _scan(self, since: int) -> HostCopies:
         """Find copies newer than `since`; unchanged files keep their hash from the last exchange."""
@@ -326,9 +330,15 @@ class CheckpointFiles:
                 self.aside_files.keep(f"{directory}/{os.fsdecode(entry)}", entry, opened.number)
 
     def make_directory(self, name: str) -> GuardedDirectory:
+        """Open a directory of the checkpoint, made if it is missing. The caller closes it."""
         return self._writer.enter(self._path_of(name)).enter(b"")
 
     def save(self, known: KnownFiles, number: int) -> None:
+        """Record for the next exchange which content each file has and whether another host wrote it, with size, mtime
+        and inode, by which an unchanged file is recognized.
+
+        `number`: of this exchange. A damaged record is kept beside the new one.
+        """
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError, AgentError):
@@ -353,6 +363,7 @@ class CheckpointFiles:
         return report._replace(known=self.known)
 
     def clear(self) -> None:
+        """Remove received files that were not put in place."""
         with contextlib.suppress(OSError), GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
             directory.remove_tree(b"in", ignore_errors=True)
 

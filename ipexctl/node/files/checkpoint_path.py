@@ -31,7 +31,8 @@ def enter_path(
     symlink_fix: str = OWN_CHECKPOINT,
     inside: os.stat_result | None = None,
 ) -> Place:
-    """Raises an AgentError for a project's link, or if another account can change the place.
+    """Enter the path of a checkpoint or of pushed data. Raises an AgentError for a project's link, or if another
+    account can change the path.
 
     `project`: the ranks' working directory if a project's file set the path, else empty.
     """
@@ -44,7 +45,7 @@ def enter_path(
 
 
 def name_of_place(path: str, home: str) -> str:
-    """Name of a place on all hosts: their homes may be on different disks."""
+    """Return a path by the home's own name, which is the same on all hosts: their homes may be on different disks."""
     for directory in (os.path.join(home, "code"), home):
         real = os.path.realpath(directory)
         if path.startswith(f"{real}/"):
@@ -54,16 +55,17 @@ def name_of_place(path: str, home: str) -> str:
 
 def _check_symlink(path: str, target: str, home: str, project: str, fix: str) -> None:
     """Refuse a link that the project brought. `path` has no links in its directory."""
-    found = _tree_of(path, home)
-    if found is not None:
-        if _is_synced(*found, target):
+    in_tree = _tree_of(path, home)
+    if in_tree is not None:
+        if _is_synced(*in_tree, target):
             raise AgentError(f"{path} is a link to {target}, which sync brought from the project", fix)
     elif project and path.startswith(os.path.realpath(project) + "/"):
         raise AgentError(f"{path} is a link to {target}, and a file of the project names the checkpoint", fix)
 
 
 def _tree_of(path: str, home: str) -> tuple[ProjectTree, str] | None:
-    """The synced tree that contains the path, and the path relative to it. Links are resolved: a tree may be one."""
+    """Return the synced tree that contains the path, and the path relative to it; None if no tree does. Links are
+    resolved: a tree may be one."""
     code = os.path.join(home, "code")
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(code):

@@ -62,6 +62,7 @@ class HostCopies(NamedTuple):
         return self.number - self.age
 
     def to_json(self) -> Json:
+        """Return the report as JSON, as `read_host_copies` reads it."""
         return {
             **self._asdict(),
             "copies": [list(entry) for entry in self.copies.values()],
@@ -72,11 +73,12 @@ class HostCopies(NamedTuple):
         }
 
     def is_present(self, name: str) -> bool:
+        """Return True if the host has a file of this name, complete or not."""
         return name in self.copies or name in self.half or name in self.left
 
 
 def check_name(value: object, top: str) -> str:
-    """Name below the checkpoint's path; raises a ValueError otherwise."""
+    """Return the name if it is below the checkpoint's path. Raises a ValueError otherwise."""
     if isinstance(value, str) and 0 < len(value) <= _MAX_NAME and "\0" not in value:
         parts = value.split("/")
         if parts[0] == top and not any(part in ("", ".", "..") for part in parts):
@@ -85,7 +87,8 @@ def check_name(value: object, top: str) -> str:
 
 
 def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
-    """Copies in a message. Like the functions below, raises a ValueError or TypeError unless all are valid."""
+    """Return the copies in a message. Like the functions below, raises a ValueError or TypeError unless all are
+    valid."""
     copies = {}
     for path, kind, mode, size, content, mtime in _limited(rows, list):
         if kind != "f":
@@ -97,6 +100,8 @@ def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
 
 
 def read_known(rows: Any, top: str) -> KnownFiles:
+    """Return what was remembered of files: name → content. Raises a ValueError or TypeError unless all rows are
+    valid."""
     return {
         check_name(name, top): KnownContent(_hash(sha256), is_brought is True, read_number(number, _MAX_EXCHANGES))
         for name, (sha256, is_brought, number) in _limited(rows, dict).items()
@@ -104,7 +109,7 @@ def read_known(rows: Any, top: str) -> KnownFiles:
 
 
 def read_runs(rows: Any, top: str) -> dict[str, str]:
-    """File → run in a message. The name of a run becomes a part of a path, so it has no `/` and no dot first."""
+    """Return file → run in a message. The name of a run becomes a part of a path, so it has no `/` and no dot first."""
     runs = {check_name(name, top): str(run) for name, run in _limited(rows, dict).items()}
     if not all(is_plain_name(run) and len(run) <= _MAX_RUN for run in runs.values()):
         raise ValueError("a run with a name that is none")
@@ -112,7 +117,8 @@ def read_runs(rows: Any, top: str) -> dict[str, str]:
 
 
 def read_number(value: object, most: int = _MAX_EXCHANGES - 1) -> int:
-    """Number of an exchange; of the last one it is smaller than the largest, because the next one needs a number."""
+    """Return the number of an exchange. Raises a ValueError if it is larger than `most`: the last exchange's must leave
+    one for the next."""
     number: int = decode_natural(value, "an exchange")
     if number > most:
         raise ValueError(f"there were never {number} exchanges")
@@ -120,6 +126,10 @@ def read_number(value: object, most: int = _MAX_EXCHANGES - 1) -> int:
 
 
 def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> HostCopies:
+    """Return the report that a host has sent. Raises a ValueError, TypeError or KeyError unless all of it is valid.
+
+    `is_other`: it is a report on another tree, which has no further ones.
+    """
     others = [] if is_other else _limited(document["others"], list, _MAX_TREES)
     named_parts = _limited(document["named_parts"], dict)
     copies, known = read_copies(document["copies"], top), read_known(document["known"], top)

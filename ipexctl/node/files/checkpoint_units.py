@@ -4,8 +4,8 @@ A unit is a file, or the outermost directory that `checkpoint_layout` recognises
 with the parts that ranks on other hosts wrote.
 
 1. The newest complete copy of a unit goes to all hosts; files are never picked one by one by time, and those of another
-   run than the marker's are left out. A copy written after
-   an exchange is newer than any which that exchange saw, whatever the clocks say.
+   run than the marker's are left out. A copy written after an exchange is newer than any which that exchange saw,
+   whatever the clocks say.
 2. A directory is complete with its marker, all the layout asks for, and no half-written file. If weights were written
    since the last exchange and the marker is older, that save did not finish.
 3. A rank's part comes from the host that wrote it. It does not count if it is from an older save, or if several hosts
@@ -83,7 +83,8 @@ class _Copy(NamedTuple):
 
 
 def plan_exchange(reports: Mapping[str, HostCopies]) -> ExchangePlan:
-    """Changes after which all hosts have the same units. The order of the hosts decides between equal copies."""
+    """Return the changes after which all hosts have the same units. The order of the hosts decides between equal
+    copies."""
     planner = _Planner(reports)
     for unit in planner.units():
         planner.decide(unit)
@@ -111,15 +112,15 @@ class _Planner:
         half = {name for report in reports for name in report.half}
         names = sorted(copies.union(half, *(report.left for report in reports)))
         self._top = names[0].partition("/")[0] if names else ""
-        found = find_checkpoints(copies, self._top, half)
+        checkpoints = find_checkpoints(copies, self._top, half)
         members: dict[str, list[str]] = {}
         for name in names:
-            directories = [directory for directory in directories_above(name) if directory in found]
+            directories = [directory for directory in directories_above(name) if directory in checkpoints]
             if directories[-1:] == [self._top] and name.count("/") > 1:
                 directories.pop()  # only files directly in PATH belong to it
             members.setdefault(directories[-1] if directories else name, []).append(name)
         for unit, files in members.items():
-            checkpoint = found.get(unit)
+            checkpoint = checkpoints.get(unit)
             yield _Unit(checkpoint.marker, tuple(files), unit) if checkpoint else _Unit(unit, (unit,))
 
     def decide(self, unit: _Unit) -> None:
@@ -136,7 +137,8 @@ class _Planner:
             self._aside[host].update(gone.intersection(unit.names))
 
     def _deleted_by(self, unit: _Unit) -> str:
-        """Host that wrote the unit and deleted it (rule 5); empty if none, or if another host still has it."""
+        """Return the host that wrote the unit and deleted it (rule 5); empty if none, or if another host that wrote it
+        still has it."""
         writers = [
             host
             for host, report in self._reports.items()
@@ -185,8 +187,8 @@ class _Planner:
         named_parts = {
             name: other.report.named_parts[name] for name, other in files.items() if name in other.report.named_parts
         }
-        found = find_checkpoints(files, self._top, (), named_parts).get(unit.directory)
-        return found is not None and found.is_whole
+        checkpoint = find_checkpoints(files, self._top, (), named_parts).get(unit.directory)
+        return checkpoint is not None and checkpoint.is_whole
 
     def _bring(self, unit: _Unit, copy: _Copy) -> None:
         number = self._number if copy.number is None else copy.number

@@ -26,12 +26,15 @@ class EntryComparer(Protocol):
         """Compare a file or link with an entry of the same kind."""
 
     def left_of(self, entry: ManifestEntry, status: os.stat_result) -> Left:  # noqa: ARG002
+        """Return what the last call left at the path of an entry that has another content. Without a record, it left
+        nothing."""
         return "nothing"  # without a record
 
 
 class TargetView(EntryComparer, Protocol):
     def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
-        """Status of what is there, links not followed; None if missing, or if a parent is no directory."""
+        """Return the status of what is at an entry's path, links not followed; None if nothing is, or if a parent is no
+        directory."""
 
 
 class Decision(NamedTuple):
@@ -44,13 +47,16 @@ class Comparison(NamedTuple):
     decisions: tuple[Decision, ...]
 
     def entries(self, *actions: Action) -> list[ManifestEntry]:
+        """Return the entries with one of these actions, in the order of the list."""
         return [decision.entry for decision in self.decisions if decision.action in actions]
 
     def in_state(self, *states: State) -> list[ManifestEntry]:
+        """Return the entries in one of these states, in the order of the list."""
         return [decision.entry for decision in self.decisions if decision.state in states]
 
     @property
     def to_make(self) -> list[ManifestEntry]:
+        """The entries that are to be written."""
         return self.entries("send", "replace", "replace and keep")
 
 
@@ -69,6 +75,7 @@ def refuse_special(path: str, status: os.stat_result | None, policy: Policy) -> 
 
 
 def state_of(entry: ManifestEntry, status: os.stat_result | None, target: EntryComparer) -> State:
+    """Return the state of what is at an entry's path. `status`: None if nothing is there."""
     if status is None:
         return "missing"
     kind = stat.S_IFMT(status.st_mode)
@@ -87,7 +94,7 @@ def state_of(entry: ManifestEntry, status: os.stat_result | None, target: EntryC
 
 
 def compare(entries: Iterable[ManifestEntry], target: TargetView, policy: Policy) -> Comparison:
-    """`entries`: each directory before what is below it."""
+    """Return what is to be done with each entry. `entries`: each directory before what is below it."""
     return Comparison(tuple(_decide(entries, target, policy)))
 
 

@@ -60,7 +60,7 @@ class FileDownload:
         self._display_url = strip_login(file["url"])
 
     def run(self) -> None:
-        """Raises an AgentError if the file can't be downloaded."""
+        """Download the file into the store. Raises an AgentError if that is impossible."""
         for is_last in (False, True):
             offset = 0 if is_last else offset_of(self._file, unfinished(self._store))
             with self._begin(offset) as part:
@@ -101,7 +101,7 @@ class FileDownload:
             time.sleep(_PAUSE * tries)
 
     def _read_part(self, part: PartialFile) -> None:
-        """Raises a ConnectionError if a retry may succeed."""
+        """Read what the file still lacks. Raises a ConnectionError if a retry may succeed."""
         start = part.done
         headers = {"Accept-Encoding": "identity", **self._file["headers"]}
         if start:
@@ -156,5 +156,6 @@ def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `fetch`, and return its exit code."""
     end_on_signals()
     return answer({"fetch": fetch}[action])

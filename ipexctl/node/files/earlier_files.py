@@ -1,5 +1,5 @@
-"""Before a run begins anew: which files of earlier runs are in the directories that its command line names, by the
-records of these runs (`run_files.py`)."""
+"""Finds, before a run begins anew, which files of earlier runs are in the directories that its command line names, by
+the records of these runs (`run_files.py`)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class EarlierFiles(NamedTuple):
 
 
 def look(request: LookRequest) -> Iterator[EarlierFiles]:
-    """Find the files, and keep checkpoints that a resume of the earlier run needs. Raises an AgentError for a
-    checkpoint of another account."""
+    """Yield the files of earlier runs, and keep checkpoints that a resume of an earlier run needs. Raises an AgentError
+    for a checkpoint of another account."""
     home = home_of(request, "runs")
     records = HomeRecords(os.path.join(home, "runs"))
     top = os.path.realpath(request["cwd"])
@@ -65,7 +65,7 @@ def look(request: LookRequest) -> Iterator[EarlierFiles]:
 
 
 def _files_in(recorded: RecordedFiles, directory: str) -> Iterator[tuple[str, int]]:
-    """Files that are as the run left them, with their sizes. Rows are read only of runs that wrote near by."""
+    """Yield files that are as the run left them, with their sizes. Rows are read only of runs that wrote near by."""
     near = (
         top for top in recorded.tops if top.path.startswith(directory) or f"{directory}/".startswith(f"{top.path}/")
     )

@@ -162,7 +162,7 @@ class Listing:
                 self.note(name, "the run wrote it, and it is gone", warning=True)
 
     def _kept_in_place_of(self, path: bytes) -> bytes:
-        """The kept copy of a file that is gone, or the path itself if it is one; else empty."""
+        """Return the kept copy of a file that is gone, or the path itself if it is one; else empty."""
         if self.owners is None:
             return b""
         if path.startswith(encode_name(self.owners.kept_copies) + b"/"):
@@ -170,7 +170,7 @@ class Listing:
         return b"" if os.path.lexists(path) else self.kept(path)
 
     def kept(self, path: bytes) -> bytes:
-        """A copy of the run's file from before another run wrote there; empty without one."""
+        """Return a copy of the run's file from before another run wrote there; empty without one."""
         return encode_name(self.owners.kept(decode_name(path))) if self.owners else b""
 
     def send(self) -> None:
@@ -180,15 +180,18 @@ class Listing:
             self._rows, self._size = [], 0
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
+        """Tell the receiver at once about an entry that is not sent. `warning`: it does not make the fetch fail."""
         emit("note", n=decode_name(name), reason=reason, warning=warning)
 
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
+        """Add an entry and, if it is a directory, all below it. `follow`: add what a link leads to in place of the
+        link."""
         status = self.add(name, path, follow=follow)
         if status is not None and stat.S_ISDIR(status.st_mode):
             self.add_content(name, self.paths[-1])
 
     def add_content(self, name: bytes, path: bytes) -> None:
-        """Without recursion: a tree may have more levels than Python's stack."""
+        """Add all entries below a directory, without recursion: a tree may have more levels than Python's stack."""
         waiting = self._children(name, path)
         while waiting:
             name, path = waiting.pop()
@@ -197,7 +200,7 @@ class Listing:
                 waiting += self._children(name, path)
 
     def _children(self, name: bytes, path: bytes) -> list[NamedPath]:
-        """The last one first."""
+        """Return names and paths of the entries in a directory, the last one first."""
         try:
             children = sorted(os.listdir(path), reverse=True)
         except OSError as error:
@@ -250,6 +253,7 @@ def list_path(listing: Listing, base: str, path: str, *, takes_parts: bool = Fal
 
 
 def unreadable(path: bytes, error: OSError) -> str:
+    """Say why a path can't be read, and how to see whose it is if that may be why."""
     shown = decode_name(path)
     fix = f"; see whose it is on that host: ls -ld {shlex.quote(shown)}" if error.errno == errno.EACCES else ""
     return f"{shown} can't be read: {error.strerror or error}{fix}"
@@ -262,14 +266,14 @@ def is_contents(path: bytes) -> bool:
 
 
 def split_pattern(path: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Components before the first wildcard, and the others: names sent for a pattern begin there. Pure."""
+    """Return the components before the first wildcard, and the others: names sent for a pattern begin there. Pure."""
     parts = os.path.normpath(path).split(b"/")
     first = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return parts[:first], parts[first:]
 
 
 def iter_glob_matches(start: bytes, requested: bytes) -> Iterator[NamedPath]:
-    """Matches of a pattern, each named by its path from the first wildcard on."""
+    """Yield the matches of a pattern, each named by its path from the first wildcard on."""
     fixed, parts = split_pattern(requested)
     above = os.path.join(start, b"/".join(fixed) or (b"/" if requested[:1] == b"/" else b""))
     waiting = [(b"", above.rstrip(b"/"), positions_from(parts, 0) - {len(parts)})]
@@ -286,7 +290,8 @@ def iter_glob_matches(start: bytes, requested: bytes) -> Iterator[NamedPath]:
 
 
 def _possible_names(directory: bytes, components: list[bytes]) -> list[bytes]:
-    """A directory that this account can't list may still have a name without a wildcard, as in a shell."""
+    """Return the names in a directory that may match. One that this account can't list may still have a name without a
+    wildcard, as in a shell."""
     if not any(glob.has_magic(component) for component in components):
         return [name for name in components if os.path.lexists(directory + b"/" + name)]
     with contextlib.suppress(OSError):
@@ -295,16 +300,16 @@ def _possible_names(directory: bytes, components: list[bytes]) -> list[bytes]:
 
 
 def positions_from(pattern: Sequence[bytes], index: int) -> set[int]:
-    """Positions where a name may continue: after each `**` too, which also matches no directory."""
-    found = {index}
+    """Return the positions where a name may continue: after each `**` too, which also matches no directory."""
+    positions = {index}
     while index < len(pattern) and pattern[index] == b"**":
         index += 1
-        found.add(index)
-    return found
+        positions.add(index)
+    return positions
 
 
 def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: bytes) -> set[int]:
-    """Where in a pattern a path may be after one more name, by the rules of Python's glob. Pure."""
+    """Return where in a pattern a path may be after one more name, by the rules of Python's glob. Pure."""
     after: set[int] = set()
     for index in positions:
         if pattern[index] == b"**":
@@ -315,7 +320,7 @@ def next_positions(pattern: Sequence[bytes], positions: Iterable[int], name: byt
 
 
 def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
-    """Match a name or a parent, by the rules of Python's glob. Pure."""
+    """Return True if the pattern matches a path or a directory above it, by the rules of Python's glob. Pure."""
     positions = positions_from(pattern, 0) - {len(pattern)}
     for depth, part in enumerate(parts, 1):
         positions = next_positions(pattern, positions, encode_name(part))
@@ -325,7 +330,7 @@ def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: boo
 
 
 def needs_directory(pattern: Sequence[bytes]) -> bool:
-    """`ck*/**` matches no file called `ck1`."""
+    """Return True if a pattern matches directories only: `ck*/**` matches no file called `ck1`."""
     return pattern[-1] == b"**" and any(component != b"**" for component in pattern)
 
 
@@ -338,6 +343,7 @@ def _matches_one(component: bytes, name: bytes) -> bool:
 
 
 def no_such_path(full: bytes) -> AgentError:
+    """Return the error for a missing path, which shows what the nearest existing directory has."""
     above = os.path.dirname(full)
     while not os.path.isdir(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
@@ -350,6 +356,8 @@ def no_such_path(full: bytes) -> AgentError:
 
 
 def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
+    """List the record of a run and the files that it wrote. Returns the run's working directory, and False: it is never
+    a single file."""
     top, rundir = encode_name(run["id"]), os.path.realpath(encode_name(rundir_of(run)))
     status = read_json(rundir + b"/status.json")
     shown = working_directory(run)
@@ -380,6 +388,8 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
 
 
 def working_directory(run: RunFiles) -> bytes:
+    """Return the working directory of the run's ranks. Raises an AgentError if neither the caller nor the run's plan
+    knows it."""
     cwd = run["cwd"] or read_json(f"{rundir_of(run)}/plan.json").get("cwd")
     if not cwd:
         raise AgentError("the run's working directory is not known here", f"an absolute path: {run['id']}:/…")
@@ -395,6 +405,8 @@ class PartSender:
         self._size = 0
 
     def add(self, row: tuple[object, ...], data: bytes) -> None:
+        """Add a part. It is sent once there is enough for a message, or by `send`. `row`: a value for each of
+        PART_FIELDS."""
         if self._size + len(data) > SEND_CHUNK or len(self._rows) == MOST_TOGETHER:
             self.send()
         self._rows.append(row)
@@ -402,13 +414,17 @@ class PartSender:
         self._size += len(data)
 
     def send(self) -> None:
+        """Send the parts that were added."""
         if self._rows:
             emit_with_bytes("parts", b"".join(self._data), rows=self._rows)
             self._rows, self._data, self._size = [], [], 0
 
 
 def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain, parts: PartSender) -> None:
-    """`directories`: from `/`; they stay open, as the next file is in the same one or near."""
+    """Send a file from where the receiver has it, in parts. A file that is gone is reported as lost.
+
+    `directories`: from `/`; they stay open, as the next file is in the same one or near.
+    """
     number, have, known = wanted
     *above, name = path.split(b"/")[1:]
     try:
@@ -440,8 +456,8 @@ def send_file(path: bytes, wanted: WantedFile, directories: DirectoryChain, part
 
 
 def checksums(file: int, size: int) -> tuple[int, str, int]:
-    """CRC and hash of up to `size` bytes of a file, and their number. The hash identifies them; the CRC only detects
-    transfer errors."""
+    """Return CRC and hash of up to `size` bytes of a file, and their number. The hash identifies them; the CRC only
+    detects transfer errors."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which a fetch of new files does not need
 
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
@@ -456,6 +472,7 @@ def checksums(file: int, size: int) -> tuple[int, str, int]:
 
 
 def send(request: SendRequest, stdin: BinaryIO) -> Json:
+    """Send a listing, then the files that the receiver asks for on stdin."""
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
     buffer_output(LIST_CHUNK_SIZE)
@@ -468,6 +485,10 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
 
 
 def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool]:
+    """List the path that the request names. Returns the path, and whether it is a single file.
+
+    Of a run's path, files that another run has written since are left out, unless the request has `force`.
+    """
     run, may_be_missing = request["run"], request.get("may_be_missing", False)
     base = "~" if run is None or path.startswith(("/", "~")) else decode_name(directory_of(run, path))
     full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
@@ -479,14 +500,14 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
         owners = FileOwners(rundir_of(run))
         lacks_list, listing.owners = not owners.own, owners if owners.own else None
     try:
-        found = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
+        listed = list_path(listing, base, path, takes_parts=bool(run and run.get("takes_parts")))
         if run is not None and lacks_list:
             fields = {"own": f"{run['id']}:{path}", "dest": run["dest"]}
             fix = Fix("to take what is there now: `ipexctl fetch {own} {dest} --force`", **fields)
             raise AgentError(f"whose {decode_name(full)} is can't be told: {NO_LIST}", fix)
-        if os.path.isdir(found[0]):
-            listing.add_lost(found[0], found[0] if is_contents(encode_name(path)) else os.path.dirname(found[0]))
-        return found
+        if os.path.isdir(listed[0]):
+            listing.add_lost(listed[0], listed[0] if is_contents(encode_name(path)) else os.path.dirname(listed[0]))
+        return listed
     except NoSuchPath as error:
         if run is not None and is_in_results(run, path):
             fix = Fix(
@@ -499,12 +520,13 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
 
 
 def directory_of(run: RunFiles, path: str) -> bytes:
-    """Where a relative path of a run begins: its working directory, but `profile/` is in its results."""
+    """Return where a relative path of a run begins: its working directory, but `profile/` is in its results."""
     is_profile = path.split("/")[0] == PROFILE and os.path.isdir(os.path.join(results_of(run), PROFILE.encode()))
     return results_of(run) if is_profile else working_directory(run)
 
 
 def results_of(run: RunFiles) -> bytes:
+    """Return the run's directory for results (IPEXCTL_RUN_DIR)."""
     home = os.path.dirname(os.path.dirname(encode_name(rundir_of(run))))
     return os.path.join(home, b"results", encode_name(run["id"]))
 
@@ -522,6 +544,8 @@ def is_in_results(run: RunFiles, path: str) -> bool:
 
 
 def serve(request: SendRequest, stdin: BinaryIO) -> None:
+    """Send the listing; read from stdin what is wanted of it, and send that. Without a line on stdin, nothing more is
+    sent."""
     listing, path, run = Listing(), request["path"], request["run"]
     if run is not None and path is None:
         source, single = list_run(listing, run)
@@ -555,6 +579,7 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
 
 
 def main(_: str = "") -> int:
+    """Answer the agent's call, and return its exit code; 0 also if the receiver has left."""
     try:
         return answer(send)
     except BrokenPipeError:

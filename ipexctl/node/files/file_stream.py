@@ -34,15 +34,18 @@ _NO_HEADER = "the stream of files has other bytes where the header of a file mus
 
 
 def check_hash(text: str) -> str:
+    """Return the text if it is a SHA-256 in hex digits. Raises an AgentError if it is not."""
     if not SHA256.fullmatch(text):
         raise AgentError(f"{text[:80]!r} is not a sha256")
     return text
 
 
 class ByteStream(Protocol):
-    def read(self, size: int) -> bytes: ...
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; empty at the end."""
 
-    def readline(self, size: int) -> bytes: ...
+    def readline(self, size: int) -> bytes:
+        """Return a line with its newline, or its first `size` bytes; empty at the end."""
 
 
 class WantedFile(NamedTuple):
@@ -56,6 +59,7 @@ class WantedFile(NamedTuple):
 
     @classmethod
     def of(cls, row: Any) -> WantedFile:
+        """Return the request that a row from the receiver makes. Raises an AgentError if the row is not valid."""
         if isinstance(row, list) and len(row) == 3:
             name, have, known = row
             if type(name) in (str, int) and type(have) is int and have >= 0 and (known is None or type(known) is str):
@@ -72,6 +76,7 @@ class FilePart(NamedTuple):
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> FilePart:
+        """Return which bytes a header announces. Raises an AgentError if the header is not valid."""
         size, offset = header.get("size"), header.get("offset", 0)
         if type(size) is int and type(offset) is int and 0 <= offset <= size:
             length = header.get("length", size - offset)
@@ -89,11 +94,12 @@ class ArrivingFile:
         self._stream = stream
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """At most `CHUNK` bytes at once; errors call the file `name`."""
+        """Yield the file's bytes, at most `CHUNK` at once. Errors call the file `name`."""
         return read_body(self._stream, self.part.length, name)
 
     def content(self, otherwise: str) -> bytes:
-        """All bytes of a small file. Raises an AgentError with the text `otherwise` if the header's hash differs."""
+        """Return all bytes of a small file. Raises an AgentError with the text `otherwise` if the header's hash
+        differs."""
         import hashlib  # loads OpenSSL (3 to 15 ms), which senders of files do not need
 
         data = b"".join(self.chunks(self.sha256))
@@ -103,17 +109,20 @@ class ArrivingFile:
 
 
 def header_line(header: Mapping[str, Any]) -> bytes:
+    """Return a header as it is in the stream."""
     return json.dumps(header).encode() + b"\n"
 
 
 def header_of(file: BinaryIO, named: Mapping[str, Any]) -> tuple[bytes, int, int]:
-    """Header of an open file, and offset and number of the bytes that follow: those from `named["offset"]` on."""
+    """Return the header of an open file, and offset and number of the bytes that follow: those from `named["offset"]`
+    on."""
     size = os.fstat(file.fileno()).st_size
     offset = min(named.get("offset", 0), size)
     return header_line({**named, "size": size, "offset": offset}), offset, size - offset
 
 
 def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the next `size` bytes of a file in pieces. Raises an OSError if the file ends before."""
     left = size
     while left:
         chunk = file.read(min(SEND_CHUNK, left))
@@ -124,7 +133,7 @@ def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def read_files(stream: ByteStream) -> Iterator[ArrivingFile]:
-    """Each file up to the end. Read its bytes before asking for the next."""
+    """Yield each file up to the end of the stream. Read its bytes before asking for the next."""
     while True:
         line = stream.readline(_MAX_LINE)
         if not line.endswith(b"\n"):
@@ -155,10 +164,13 @@ def _read_group(rows: Any, stream: ByteStream) -> Iterator[ArrivingFile]:
 
 
 def group_header(files: Iterable[tuple[str, int]]) -> bytes:
+    """Return the header of a group of small files, whose bytes follow in this order. `files`: hash and size of each."""
     return header_line({"many": list(files)})
 
 
 def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
+    """Yield the next `size` bytes of a stream in pieces. Raises an AgentError if it ends before; `name` is what the
+    error calls them."""
     left = size
     while left:
         chunk = stream.read(min(CHUNK, left))
@@ -170,6 +182,6 @@ def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
 
 
 def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
-    """Offset at which to resume a file; `left`: the store's unfinished files."""
+    """Return the offset at which to resume a file. `left`: the store's unfinished files."""
     size = left.get(file["sha256"][:16], 0)
     return size if file["size"] is not None and size <= file["size"] else 0

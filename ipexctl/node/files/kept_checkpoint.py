@@ -116,7 +116,7 @@ class _CheckpointFiles:
                 self.newest[_series(unit.path)] = unit
 
     def run_of(self, unit: _Checkpoint) -> str:
-        """The last of the resumed runs that wrote this checkpoint."""
+        """Return the last of the resumed runs that wrote this checkpoint."""
         return max(unit.owners.intersection(self.chain), key=self.chain.index)
 
     def _is_intact(self, unit: _Checkpoint) -> bool:
@@ -134,7 +134,7 @@ class _CheckpointFiles:
 
 
 def _checkpoints(top: str, base: str, cwd: str, owners: FileOwners | None) -> Iterator[_Checkpoint]:
-    """Checkpoints below a directory, or the one at a path. `base`: of kept copies."""
+    """Yield the checkpoints below a directory, or the one at a path. `base`: of kept copies."""
     units: dict[str, list[tuple[str, os.stat_result]]] = {}
     for path, status in files_below([Top(base + top, 0)]) if top else ():
         if is_of_torch(os.path.basename(path)) and status.st_size:
@@ -161,37 +161,37 @@ def keep_checkpoint(request: KeepRequest) -> KeptCheckpoint:
     """Keep what there is, put back what another run replaced, and return the newest. What is not of these runs is moved
     away if this host, or with `sets_aside` another one, has a checkpoint of them. Raises an AgentError if a copy does
     not fit, or if the other run goes on."""
-    found = _CheckpointFiles(request)
-    is_in_the_way = bool(found.others) and (bool(found.newest) or request["sets_aside"])
+    checkpoints = _CheckpointFiles(request)
+    is_in_the_way = bool(checkpoints.others) and (bool(checkpoints.newest) or request["sets_aside"])
     replaced = set_aside = ""
     if is_in_the_way:
-        replaced, set_aside = _move_away(found)
-    for unit in found.newest.values():
-        run = found.run_of(unit)
+        replaced, set_aside = _move_away(checkpoints)
+    for unit in checkpoints.newest.values():
+        run = checkpoints.run_of(unit)
         if unit.copy:
             with _opened(unit.path) as directory:
                 _copy_unit(unit.copy, directory)
-            adopt(os.path.join(found.runs, run), _files_of(unit.path))
+            adopt(os.path.join(checkpoints.runs, run), _files_of(unit.path))
         else:
-            _keep(unit.path, found.home, run)
-    for run in request["superseded"] if found.newest else ():
-        drop_kept_copies(os.path.join(found.runs, run))
-    newest = max(found.newest.values(), key=lambda unit: unit.written, default=None)
+            _keep(unit.path, checkpoints.home, run)
+    for run in request["superseded"] if checkpoints.newest else ():
+        drop_kept_copies(os.path.join(checkpoints.runs, run))
+    newest = max(checkpoints.newest.values(), key=lambda unit: unit.written, default=None)
     if newest is not None:
-        run = found.run_of(newest)
+        run = checkpoints.run_of(newest)
         return KeptCheckpoint(newest.path, run, newest.written, replaced, set_aside, has_record=True)
-    has_record = bool(found.owners.own)
-    if found.others and not is_in_the_way:
-        of_series = [unit for unit in found.others if _series(unit.path) == _series(found.recorded)]
-        other = max(of_series or found.others, key=lambda unit: unit.written)
-        writer = next((run for run in sorted(other.owners) if run not in found.chain), "")
+    has_record = bool(checkpoints.owners.own)
+    if checkpoints.others and not is_in_the_way:
+        of_series = [unit for unit in checkpoints.others if _series(unit.path) == _series(checkpoints.recorded)]
+        other = max(of_series or checkpoints.others, key=lambda unit: unit.written)
+        writer = next((run for run in sorted(other.owners) if run not in checkpoints.chain), "")
         return KeptCheckpoint(other.path, writer, other.written, has_record=has_record)
     return KeptCheckpoint(replaced=replaced, set_aside=set_aside, has_record=has_record)
 
 
 def keep_of_others(home: str, cwd: str, top: str, runs: Collection[str]) -> set[str]:
-    """Before a fresh start: keep the newest whole checkpoint that each of these ended runs left below a directory, and
-    return the runs with one."""
+    """Keep the newest whole checkpoint that each of these ended runs left below a directory, if that is cheap, before a
+    fresh start. Return the runs with one that is kept."""
     cwd, kept = os.path.realpath(cwd), set[str]()
     newest: dict[tuple[str, str], _Checkpoint] = {}
     owners = FileOwners(os.path.join(home, "runs", "none"))
@@ -210,38 +210,38 @@ def keep_of_others(home: str, cwd: str, top: str, runs: Collection[str]) -> set[
 
 
 def _series(path: str) -> str:
-    """The path without the numbers of its last part: those of a directory above may be a run's id."""
+    """Return the path without the numbers of its last part: those of a directory above may be a run's id."""
     above, name = os.path.split(path)
     return os.path.join(above, re.sub("[0-9]+", "#", name))
 
 
-def _move_away(found: _CheckpointFiles) -> tuple[str, str]:
+def _move_away(checkpoints: _CheckpointFiles) -> tuple[str, str]:
     """Move files of other runs to their kept copies, and files of no run aside. Returns RUN:PATH of the newest
     checkpoint that was moved, and the first path of what is no run's. Raises an AgentError if a run that wrote there
     goes on."""
-    living = runs_with_processes(found.runs)
+    living = runs_with_processes(checkpoints.runs)
     replaced = set_aside = ""
-    for unit in found.others:
+    for unit in checkpoints.others:
         if alive := living.intersection(unit.owners):
             fix = Fix("when it has ended: `ipexctl wait {run}`", run=min(alive))
             raise AgentError(f"run {min(alive)} goes on, and writes {unit.path}", fix)
-    for unit in sorted(found.others, key=lambda unit: unit.written, reverse=True):
+    for unit in sorted(checkpoints.others, key=lambda unit: unit.written, reverse=True):
         parts = unit.files if os.path.isdir(unit.path) else [(path, os.lstat(path)) for path in _files_of(unit.path)]
         for path, status in parts:
-            owner = found.owners.owner(path, status)
-            if owner is None or owner in found.chain:
+            owner = checkpoints.owners.owner(path, status)
+            if owner is None or owner in checkpoints.chain:
                 continue
-            below = f"{owner}/{KEPT}" if owner else f"{found.chain[-1]}/{_SET_ASIDE}"
-            _move(path, status, found.home, f"results/{below}")
+            below = f"{owner}/{KEPT}" if owner else f"{checkpoints.chain[-1]}/{_SET_ASIDE}"
+            _move(path, status, checkpoints.home, f"results/{below}")
             replaced = replaced or (f"{owner}:{unit.path}" if owner else "")
-            set_aside = set_aside or ("" if owner else f"{found.home}/results/{below}{path}")
+            set_aside = set_aside or ("" if owner else f"{checkpoints.home}/results/{below}{path}")
         with contextlib.suppress(OSError), _opened(unit.path) as above:  # it has files of the runs themselves
             os.rmdir(os.path.basename(unit.path), dir_fd=above.number)
     return replaced, set_aside
 
 
 def _opened(path: str) -> GuardedDirectory:
-    """The directory of a checkpoint."""
+    """Open the directory that a checkpoint is in."""
     above = os.path.dirname(path)
     return GuardedDirectory.at(enter_named(above, f"make {above} this account's own"))
 
@@ -253,9 +253,9 @@ def _move(path: str, status: os.stat_result, home: str, below: str) -> None:
     with _opened(path) as source, GuardedDirectory.open(os.path.realpath(home)) as top, top.enter(
         os.fsencode(f"{below}{above}"), make=True, mode=0o700
     ) as target:
-        found = source.status_of(encoded)
-        source.check_entry(encoded, found, Fix("move it away: `mv {path} {path}.theirs`", path=path))
-        if found is None or identity_of(found) != identity_of(status):
+        now = source.status_of(encoded)
+        source.check_entry(encoded, now, Fix("move it away: `mv {path} {path}.theirs`", path=path))
+        if now is None or identity_of(now) != identity_of(status):
             raise AgentError(f"{path} changed meanwhile", "when nothing writes it any more, run it again")
         target.remove_tree(encoded, ignore_errors=True)
         try:
@@ -271,7 +271,7 @@ def _move(path: str, status: os.stat_result, home: str, below: str) -> None:
 
 
 def _keep(path: str, home: str, run: str) -> None:
-    path, place = os.path.realpath(path), kept_copies(f"{home}/runs/{run}")
+    path, copies = os.path.realpath(path), kept_copies(f"{home}/runs/{run}")
     if _is_kept(path, home, run):
         return
     below = os.fsencode(f"results/{run}/{KEPT}{os.path.dirname(path)}")
@@ -281,13 +281,13 @@ def _keep(path: str, home: str, run: str) -> None:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 size = sum(os.stat(source).st_size for source in _files_of(path))
-                raise _too_large(path, os.path.dirname(place), size) from None
+                raise _too_large(path, os.path.dirname(copies), size) from None
             raise
 
 
 def _is_kept(path: str, home: str, run: str) -> bool:
-    place = kept_copies(f"{home}/runs/{run}")
-    return all(_identity(place + source) == _identity(source) for source in _files_of(path))
+    copies = kept_copies(f"{home}/runs/{run}")
+    return all(_identity(copies + source) == _identity(source) for source in _files_of(path))
 
 
 def _copy_unit(path: str, target: GuardedDirectory) -> None:
@@ -332,7 +332,7 @@ def _too_large(path: str, results: str, size: int) -> AgentError:
 
 
 def _names_of(path: str) -> list[str]:
-    """What is one checkpoint with a path, in its directory."""
+    """Return the names that are one checkpoint with a path, in its directory."""
     above, name = os.path.split(path)
     return [name] if os.path.isdir(path) else sorted(parts_of(name, os.listdir(above)))
 

@@ -20,7 +20,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class ManifestEntry(NamedTuple):
-    """The first five fields are its row in JSON."""
+    """An entry of a list. Trees and pushes send the first five fields as its row in JSON, fetches and checkpoints
+    all."""
 
     path: str
     """Relative; empty if the list is a single file."""
@@ -34,19 +35,22 @@ class ManifestEntry(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
+        """The names of the path."""
         return tuple(self.path.split("/"))
 
 
 def identity_of(status: os.stat_result) -> list[int]:
-    """Size, mtime in ns and inode: unchanged if all three are."""
+    """Return size, mtime in ns and inode of a file: it is unchanged if all three are."""
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def to_json(entries: Iterable[ManifestEntry]) -> bytes:
+    """Return a list for a tree or a push: JSON without times."""
     return json.dumps([entry[:5] for entry in entries], separators=(",", ":")).encode()
 
 
 def read_entries(document: bytes) -> list[ManifestEntry]:
+    """Return the entries of a list. Raises an AgentError if a path would lead out of the directory."""
     entries = [ManifestEntry(*row) for row in parse_json(document)]
     for entry in entries:
         if entry.path:
@@ -55,6 +59,7 @@ def read_entries(document: bytes) -> list[ManifestEntry]:
 
 
 def unpack_entries(packed: bytes) -> list[ManifestEntry]:
+    """Return the entries of a list compressed with gzip."""
     return read_entries(zlib.decompress(packed, _GZIP))
 
 
@@ -77,6 +82,7 @@ class VerifiedBlobs:
         self._is_changed = False
 
     def sha256_of(self, path: str) -> str | None:
+        """Return the recorded hash of a blob; None if it has none, or has changed since."""
         row = self._rows.get(path)
         if not isinstance(row, list) or len(row) != 5 or not isinstance(row[0], str):
             return None
@@ -86,7 +92,8 @@ class VerifiedBlobs:
         return None
 
     def add(self, path: str, sha256: str, number: int, before: os.stat_result) -> None:
-        """`number`: descriptor of the blob with this hash; `before`: its status when it was read."""
+        """Record the hash of a blob, once its bytes are synced, unless it is small or has changed. `number`: descriptor
+        of the blob; `before`: its status when it was read."""
         if before.st_size < RECORDED_SIZE:
             return
         os.fsync(number)
@@ -95,6 +102,7 @@ class VerifiedBlobs:
             self._is_changed = True
 
     def save(self) -> None:
+        """Write the record if something was added, without blobs that are gone. A full disk loses what was added."""
         if not self._is_changed:
             return
         rows = {path: row for path, row in self._rows.items() if (self._top / path).exists()}

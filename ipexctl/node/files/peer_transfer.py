@@ -50,6 +50,7 @@ class FileServer(AuthenticatingServer):
             return self._serving > 0 or self._idle.seconds < self._request["idle"]
 
     def handle(self, lines: ProvenLines) -> None:
+        """Send a client the files that it asks for. Hashes that the server does not have are left out."""
         with self._lock:
             self._serving += 1
         try:
@@ -77,6 +78,11 @@ class FileServer(AuthenticatingServer):
 
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
+    """Fetch the files that the store lacks from another host's server. Returns the hashes of those it got, and which
+    failed.
+
+    Raises an AgentError if the server can't be reached, is not the right one, or is lost meanwhile.
+    """
     directory, files, home = request["store"], request["files"], request.get("home", "")
     files = store.find_lacking(directory, files, report)
     if not files:
@@ -108,7 +114,10 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
 
 
 def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
-    """Nothing may follow the request on stdin but its end: a buffer could hold data that `select` would miss."""
+    """Serve the files of the request to other hosts until stdin ends, or no client comes.
+
+    Nothing may follow the request on stdin but its end: a buffer could hold data that `select` would miss.
+    """
     with store.enter_store(request) as inside:
         server = FileServer(inside)
         store.emit_or_end("serving", port=server.port)
@@ -122,6 +131,7 @@ def _connect(request: ConnectRequest, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `serve` or `connect`, and return its exit code."""
     store.end_on_signals()
     actions: dict[str, Action] = {"serve": serve, "connect": _connect}
     return answer(actions[action])

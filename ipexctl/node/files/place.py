@@ -52,7 +52,7 @@ class StagedFiles:
         self._stored: set[bytes] = set()
 
     def lacks(self, entry: ManifestEntry) -> bool:
-        """Ask before `put`, which does not look again."""
+        """Return True if the content of a file has not arrived. Ask before `put`, which does not look again."""
         name = check_hash(entry.content).encode()
         status = self.directory.status_of(name)
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -71,6 +71,7 @@ class StagedFiles:
             yield self.directory, name
 
     def receive(self, stream: ByteStream) -> None:
+        """Take all files of a stream. Raises an AgentError if one has another hash than its header says."""
         for file in read_files(stream):
             name = check_hash(file.sha256).encode()
             if file.part.size > CHUNK:
@@ -86,7 +87,7 @@ class StagedFiles:
             self.receive(parcel)
 
     def add(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Raises an AgentError if the hash differs."""
+        """Add a content. Raises an AgentError if the hash differs."""
         import hashlib  # loads OpenSSL (10 ms), which the description of a tree does not need
 
         digest = hashlib.sha256()
@@ -142,6 +143,8 @@ class StagedFiles:
     def put_link(
         self, content: bytes, target: GuardedDirectory, name: bytes, *, may_replace: Callable[[], bool]
     ) -> None:
+        """Make a link at its place. `content`: its target; `may_replace`: whether an entry there may be replaced, asked
+        at the last moment."""
         self.directory.unlink(_NEXT)
         self.directory.link_to(content, _NEXT, replace=False)
         give_name(self.directory, _NEXT, target, name, replaces=may_replace())
@@ -196,12 +199,12 @@ class Writer:
             os.mkdir(names[-1], mode, dir_fd=above.number)
 
     def enter(self, path: str) -> GuardedDirectory:
-        """A directory, open until another one is entered."""
+        """Return a directory, open until another one is entered."""
         return self._directories.enter([part for part in encode_name(path).split(b"/") if part])
 
     @contextlib.contextmanager
     def place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The opened directory of an entry, and its name there."""
+        """Yield the opened directory of an entry, and its name there."""
         *above, name = encode_name(path).split(b"/")
         try:
             yield self._directories.enter(above), name
@@ -269,6 +272,8 @@ class Writer:
         return self._replaces or (self._policy.marks and is_as_written(directory, name))
 
     def make_directory(self, entry: ManifestEntry) -> None:
+        """Make a directory of the list. If the policy takes the list's modes, it must not exist; else one that exists
+        stays."""
         if self._policy.umask:
             self._listed[entry.path] = entry
             self.enter(entry.path)
@@ -296,9 +301,11 @@ class Writer:
                     os.utime(name, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
 
     def mode_of(self, entry: ManifestEntry) -> int:
+        """Return the mode that an entry gets on this host."""
         return self._policy.mode_of(entry.mode, self._umask)
 
     def set_mode(self, entry: ManifestEntry) -> None:
+        """Set the mode of an existing entry, without following a link."""
         with self.place_of(entry.path) as (directory, name):
             flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
             with GuardedDirectory(os.open(name, flags, dir_fd=directory.number), entry.path) as opened:
@@ -384,7 +391,7 @@ class PartFile:
 
     @classmethod
     def in_place(cls, directory: GuardedDirectory, name: bytes, at: int, size: int) -> PartFile:
-        """The file itself. If it has all its bytes, only attributes are set."""
+        """Open the file itself, to append to it. If it has all its bytes, only attributes are set."""
         number = open_own(directory, name, os.O_RDWR if at < size else os.O_RDONLY)
         if number is None:
             raise AgentError(_CHANGED)
@@ -412,6 +419,7 @@ class PartFile:
         return self
 
     def write(self, data: memoryview) -> None:
+        """Append bytes."""
         self.crc = zlib.crc32(data, self.crc)
         write_all(self._number, data)
         self.at += len(data)
@@ -425,6 +433,7 @@ class PartFile:
                 self._directory.unlink(self._part)
 
     def status_of_place(self) -> os.stat_result | None:
+        """Return the status of what has the file's name now; None if nothing has."""
         return self._directory.status_of(self._name)
 
     def finish(self, mode: int, mtime: int) -> None:
@@ -435,20 +444,22 @@ class PartFile:
             self._part = b""
 
     def close(self) -> None:
+        """Close the file, which unlocks it. A part that no later call would find is removed."""
         if self._part and self._part != part_name(self._name):  # no later call would find it
             self.discard()
         os.close(self._number)
 
 
 def part_name(name: bytes, salt: bytes = b"") -> bytes:
-    """Short, unique name of a temporary file. Without salt, later calls find it."""
+    """Return a short, unique name for a temporary file. Without salt, later calls find it."""
     import hashlib  # loads OpenSSL, as above
 
     return b".ipexctl-" + hashlib.blake2b(name, digest_size=8, salt=salt).hexdigest().encode() + b".part"
 
 
 def open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None:
-    """Descriptor of a file of this account without other names: another account can't read or change it."""
+    """Return the descriptor of a file of this account without other names, which another account can't read or change;
+    None for any other."""
     try:
         number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.number)
     except OSError:
@@ -460,11 +471,12 @@ def open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None
 
 
 def is_own(status: os.stat_result) -> bool:
+    """Return True for a regular file of this account that has no other name (hard link)."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
 
 
 def lock_file(number: int) -> bool:
-    """Lock the file until it is closed; False if another process has locked it."""
+    """Lock the file until it is closed. Return False if another process has locked it."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -474,6 +486,7 @@ def lock_file(number: int) -> bool:
 
 @contextlib.contextmanager
 def umask_set(umask: int) -> Iterator[None]:
+    """Use this umask in the block. All threads of the process have it then."""
     before = os.umask(umask)
     try:
         yield

@@ -60,6 +60,7 @@ class Policy(NamedTuple):
     """Mark each file, so that a later call may replace it while it is unchanged."""
 
     def mode_of(self, mode: int, umask: int) -> int:
+        """Return the mode that a file or directory gets. `mode`: in the list; `umask`: of the account."""
         return (mode & 0o777 & ~umask if self.umask else mode) | self.owner
 
 

@@ -68,7 +68,7 @@ _TOP = ""
 
 
 def enter_data(text: str, home: str, *, is_file: bool) -> Place:
-    """Path of SRC on this host. Raises an AgentError where no data may go."""
+    """Enter the path of SRC on this host. Raises an AgentError where no data may go."""
     account = os.path.realpath(os.path.expanduser("~"))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
     place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=_OWN_PLACE, symlink_fix=OWN_DATA)
@@ -137,6 +137,8 @@ class PathTarget(TargetView):
         return self._directories.enter(above), name
 
     def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
+        """Return the status of what is at an entry's path; None if nothing is. Raises an AgentError if it is another
+        account's."""
         try:
             directory, name = self._place_of(entry)
         except (FileNotFoundError, NotADirectoryError):
@@ -146,9 +148,12 @@ class PathTarget(TargetView):
         return status
 
     def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
+        """Return `equal` or `other`: of a link by its target, of a file by its hash, unless its size differs or the
+        request is `quick`."""
         return "equal" if self._is_equal(entry, status) else "other"
 
     def left_of(self, entry: ManifestEntry, status: os.stat_result) -> Left:
+        """Return `this` for a file that a push wrote and nobody has changed since, else `nothing`."""
         is_file = entry.kind != "d" and stat.S_ISREG(status.st_mode)
         return "this" if is_file and self._marks and is_as_written(*self._place_of(entry)) else "nothing"
 
@@ -181,6 +186,11 @@ def _policy_of(request: InspectRequest | PlaceRequest) -> Policy:
 
 
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
+    """Report what the path lacks of the list and what differs. If files are lacking and none is in the way, make a
+    directory for them.
+
+    With `dry_run` or `quick`, no such directory is made.
+    """
     _use_umask_of_home(is_home=bool(request["repos"]))
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
@@ -196,13 +206,13 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
                 remove_abandoned(top)
     verified = VerifiedBlobs(Path(path)) if request["repos"] else None
     with PathTarget(there, rows, report, quick=request["quick"], verified=verified) as target:
-        found = compare(rows, target, _policy_of(request))
+        comparison = compare(rows, target, _policy_of(request))
     if verified is not None and not request["dry_run"]:
         verified.save()
-    blocked = [row.path for row in found.in_state("directory", "no directory", "special")]
-    lacking = found.in_state("missing", "unknown", "written")
-    is_refused = bool(found.entries("refuse all"))
-    differing = [row.path for row in found.in_state("unknown", *(() if is_refused else ("written",)))]
+    blocked = [row.path for row in comparison.in_state("directory", "no directory", "special")]
+    lacking = comparison.in_state("missing", "unknown", "written")
+    is_refused = bool(comparison.entries("refuse all"))
+    differing = [row.path for row in comparison.in_state("unknown", *(() if is_refused else ("written",)))]
     directory = token = digest = ""
     only_asks = request["dry_run"] or request["quick"]
     if not is_refused and lacking:
@@ -213,7 +223,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
     elif not lacking and not blocked and not only_asks:
         _remove_leftovers(GuardedDirectory.of(there), own_directory(path, request["repos"]), rows)
     names = [row.path for row in lacking if row.kind != "d"]
-    same = sum(row.kind != "d" for row in found.in_state("equal"))
+    same = sum(row.kind != "d" for row in comparison.in_state("equal"))
     if request["repos"]:
         names, same = _files_of_hub(rows, {row.path for row in lacking})
     return InspectReply(
@@ -236,7 +246,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
 
 
 def _files_of_hub(rows: list[ManifestEntry], lacking: set[str]) -> tuple[list[str], int]:
-    """Files of repositories that are lacking, and the number of the others. A file is a link to its blob."""
+    """Return the files of repositories that are lacking, and the number of the others. A file is a link to its blob."""
     names, same = [], 0
     for row in rows:
         if row.kind == "l":
@@ -248,17 +258,18 @@ def _files_of_hub(rows: list[ManifestEntry], lacking: set[str]) -> tuple[list[st
 
 
 def own_directory(path: str, repos: str = "") -> bytes:
-    """Directory where files for that path arrive. Calls for other repositories have their own."""
+    """Return the name of the directory where files for that path arrive. Calls for other repositories have their
+    own."""
     return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(f"{path}\0{repos}" if repos else path)).hexdigest()[:16])
 
 
 def list_name(digest: str) -> bytes:
-    """File name of a list. Hosts that share the directory may lack different files, so each has its own."""
+    """Return the file name of a list. Hosts that share the directory may lack different files, so each has its own."""
     return b"%s%s.json" % (LIST.encode(), check_hash(digest)[:16].encode())
 
 
 def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
-    """Open that directory. Raises an AgentError for a link, or if another account made it or can open it."""
+    """Open the directory of a push. Raises an AgentError for a link, or if another account made it or can open it."""
     shown = os.path.join(above.path, os.fsdecode(name))
     fix = Fix("see whose it is: `ls -ld {path}`; or name another PATH", path=shown)
     try:
@@ -283,7 +294,7 @@ def _check_room(above: GuardedDirectory, name: bytes, lacking: list[ManifestEntr
 
 
 def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[str, str, str]:
-    """Make that directory on the disk of the path; returns it, its token and the list's hash.
+    """Make the directory of a push on the disk of the path. Return its path, its token and the list's hash.
 
     The token is a dangling link, shared by hosts with that directory: creating one is atomic on NFS too.
     """
@@ -315,6 +326,10 @@ def _stored(directory: GuardedDirectory) -> Iterator[os.stat_result]:
 
 
 def place(request: PlaceRequest) -> Json:
+    """Give the received files their names at the path, and remove what the push needed. Returns how many were placed.
+
+    Raises an AgentError if files are lacking, or if something has changed at the path since `inspect`.
+    """
     _use_umask_of_home(is_home=bool(request["repos"]))
     path = request["path"]
     gone = AgentError("another program removed the files that had arrived", "run it again")
@@ -380,6 +395,8 @@ def _note_verified(path: str, rows: list[ManifestEntry], writer: Writer) -> None
 
 
 def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
+    """Remove the directory of a push, with received contents. If another process still receives files there, do
+    nothing."""
     with contextlib.suppress(OSError), own.enter(os.fsencode(STORE)) as arrived:
         names = arrived.names()
         paths = {name: os.path.join(arrived.anchor, os.fsdecode(name)) for name in names}
@@ -401,12 +418,14 @@ _umask = 0o077
 
 
 def _use_umask_of_home(*, is_home: bool) -> None:
-    """Models may be private: nobody else reads a hub's cache, even if `hub` links to another disk."""
+    """Use a umask that lets nobody else read, for a hub's cache: models may be private, even if `hub` links to another
+    disk."""
     global _umask
     _umask = 0o077 if is_home else _umask
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `inspect` or `place`, and return its exit code."""
     global _umask
     _umask = os.umask(0o077)
     store.end_on_signals()

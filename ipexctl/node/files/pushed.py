@@ -36,6 +36,7 @@ class PushedData(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Bytes of all recorded files."""
         return sum(identity[0] for identity in self.entries.values())
 
 
@@ -49,7 +50,8 @@ def note_pushed(
     *,
     is_new: bool,
 ) -> None:
-    """`is_new`: the directory itself was made."""
+    """Record what a push has written, beside what earlier ones wrote to the path. `is_new`: the directory itself was
+    made."""
     host, entries = os.uname().nodename, dict[str, "tuple[int, ...]"]({"": (0, 0, 0)} if is_new else {})
     for row in rows:
         with writer.place_of(row.path) as (directory, name):
@@ -65,15 +67,14 @@ def note_pushed(
 
 
 def read_pushed(home: str) -> Iterator[tuple[str, PushedData]]:
-    """The record's file and the record of each push."""
+    """Yield the record's file and the record of each push."""
     for file in own_entries(home, PUSHED):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             yield file, decode(PushedData, read_json(file), "the record of a push")
 
 
 def remove_pushed(home: str) -> list[PushedData]:
-    """Remove what pushes wrote on this host and nobody has changed; what is left of them, of which there is no record
-    any more."""
+    """Remove what pushes wrote on this host and nobody has changed, and the records. Return what is left of them."""
     left = []
     for file, pushed in read_pushed(home):
         if pushed.host == os.uname().nodename:
@@ -84,7 +85,8 @@ def remove_pushed(home: str) -> list[PushedData]:
 
 
 def _remove_unchanged(pushed: PushedData) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields what has been changed. A directory goes if a push made it and it is empty."""
+    """Remove what nobody has changed, and yield what somebody has. A directory goes if a push made it and it is
+    empty."""
     with contextlib.ExitStack() as held:
         try:
             top = held.enter_context(GuardedDirectory.at(enter_named(pushed.top, "")))

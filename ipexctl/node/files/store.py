@@ -90,6 +90,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, count: int, name: str) -> None:
+        """Count bytes, and report the sum from time to time. `name`: of the file that they belong to."""
         with self._lock:
             self._done += count
             if not self._pause.is_over:
@@ -99,13 +100,14 @@ class Progress:
 
 
 def total_of(files: Sequence[StoreFile]) -> int | None:
+    """Return the bytes of all files together; None if the size of one is unknown."""
     sizes = [file["size"] for file in files if file["size"] is not None]
     return sum(sizes) if len(sizes) == len(files) else None
 
 
 @contextmanager
 def enter_store(request: Request) -> Iterator[Request]:
-    """The request with a store path that stays the same directory, whatever others do above it.
+    """Yield the request with a store path that stays the same directory, whatever others do above it.
 
     A guarded store is entered once without following a link. Raises an AgentError unless this account alone owns it.
     """
@@ -122,7 +124,7 @@ def enter_store(request: Request) -> Iterator[Request]:
 
 
 def path_of(store: str, file: StoreFile) -> Path:
-    """Path of a file. Raises if its hash or name would lead out of the store."""
+    """Return the path of a file. Raises an AgentError if its hash or name would lead out of the store."""
     sha256, name = check_hash(file["sha256"]), file["name"]
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
         raise AgentError(f"{name[:80]!r} can't be a file's name in the store")
@@ -130,6 +132,8 @@ def path_of(store: str, file: StoreFile) -> Path:
 
 
 def is_there(store: str, file: StoreFile) -> bool:
+    """Return True if the store has the file, of the right size if that is known. Raises an AgentError for a name that
+    no store may have."""
     try:
         status = path_of(store, file).stat()
     except OSError:
@@ -219,6 +223,7 @@ class PartialFile:
         raise PartTaken("another program removed the files that had arrived", "run it again")
 
     def write(self, data: memoryview) -> None:
+        """Append bytes. Raises an AgentError if the disk is full."""
         self._hash.update(data)
         try:
             while data:
@@ -230,6 +235,8 @@ class PartialFile:
             raise _explain(error, self._store, missing) from None
 
     def adopt(self) -> None:
+        """Give the complete file its name in the store. Raises a HashMismatch if it has another hash; then it is not
+        kept."""
         digest = self._hash.hexdigest()
         if digest != self.sha256:
             self._is_wrong = True
@@ -239,8 +246,8 @@ class PartialFile:
             name = os.fsencode(self.path.name)
             while self._directory.status_of(self._temporary) is not None:
                 with suppress(FileNotFoundError):
-                    with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as place:
-                        place.rename(self._directory.number, self._temporary, name)
+                    with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as target:
+                        target.rename(self._directory.number, self._temporary, name)
                     return
         except OSError as error:
             raise _explain(error, self._store) from None
@@ -249,7 +256,7 @@ class PartialFile:
 
 
 def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
-    """Size and path of unfinished files that no process writes; of all contents, or one."""
+    """Yield size and path of unfinished files that no process writes; of all contents, or one."""
     with suppress(OSError):
         for path in list(Path(store).iterdir()):
             with suppress(OSError):
@@ -270,11 +277,13 @@ def _is_kept(path: Path) -> bool:
 
 
 def unfinished(store: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    """Return the first 16 digits of a hash → bytes that there are of that file. Files that a process is writing are
+    left out."""
+    sizes: dict[str, int] = {}
     for size, path in _left_by_ended(store):
         prefix = path.name[:16]
-        found[prefix] = max(size, found.get(prefix, 0))
-    return found
+        sizes[prefix] = max(size, sizes.get(prefix, 0))
+    return sizes
 
 
 def clear(store: str) -> None:
@@ -292,7 +301,7 @@ def clear(store: str) -> None:
 
 
 def have(request: HaveRequest) -> Json:
-    """Files in the store. With `verify` each is read, and removed if its hash is wrong."""
+    """Return which of the files the store has. With `verify` each is read, and removed if its hash is wrong."""
     present, damaged = [], []
     progress = Progress(total_of(request["files"]))
     for file in request["files"]:
@@ -317,10 +326,12 @@ def have(request: HaveRequest) -> Json:
 
 def find_lacking(store: str, files: Sequence[StoreFile], report: Report = emit_or_end) -> list[StoreFile]:
     """Report and return the files that the store lacks, each with the offset at which an ended transfer is resumed."""
-    found = have({"store": store, "files": list(files), "verify": False})
-    present = set(found["have"])
+    present_files = have({"store": store, "files": list(files), "verify": False})
+    present = set(present_files["have"])
     lacking: list[StoreFile] = [
-        {**file, "offset": offset_of(file, found["unfinished"])} for file in files if file["sha256"] not in present
+        {**file, "offset": offset_of(file, present_files["unfinished"])}
+        for file in files
+        if file["sha256"] not in present
     ]
     report("lacking", files={file["sha256"]: file["offset"] for file in lacking})
     return lacking
@@ -356,6 +367,11 @@ def _check_room(store: str, files: Sequence[StoreFile]) -> None:
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
+    """Take the files of a stream into the store. Returns the hashes of those it got, and which failed, with the reason.
+
+    Raises an AgentError for a file that was not requested, a disk without room, or a stream that breaks off; what has
+    arrived of a large file stays for the next call.
+    """
     store, files, home = request["store"], request["files"], request.get("home", "")
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
@@ -442,6 +458,7 @@ def _send_to_stdout(request: StoreRequest) -> int:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `have` or `receive`, or write files to stdout for `send`. Returns the exit code."""
     if action == "send":
         return _send_to_stdout(parse_json(sys.stdin.buffer.readline()))
     end_on_signals()

@@ -58,13 +58,16 @@ class TreeRow(NamedTuple):
 
     @classmethod
     def of(cls, row: list[Any]) -> TreeRow:
+        """Return the row of `state.json`."""
         return cls(ManifestEntry(*row[:5]), *row[5:7])
 
     def to_json(self) -> list[object]:
+        """Return the row as in `state.json`."""
         return [*self.entry[:5], self.identity, self.is_from_sync]
 
 
 def lstat_or_none(path: bytes) -> os.stat_result | None:
+    """Return the status of a path without following a link at its end; None if nothing is there."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -72,7 +75,8 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
 
 
 def _stamp_of(path: bytes) -> tuple[int, ...]:
-    """Identity of a file's content, empty if it is missing. NFS looks at the server's file only when it is opened."""
+    """Return the identity of a file's content, empty if it is missing. NFS looks at the server's file only when it is
+    opened."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -85,10 +89,12 @@ def _stamp_of(path: bytes) -> tuple[int, ...]:
 
 
 def is_below(path: str, directories: list[str]) -> bool:
+    """Return True if the path is one of the directories, or below one."""
     return bool(directories) and any(path == above or path.startswith(above + "/") for above in directories)
 
 
 def tree_directory(project: str, generation: int) -> str:
+    """Return the name of a tree's directory; the first generation has the project's own name."""
     return f"{project}.gen{generation}" if generation > 1 else project
 
 
@@ -118,13 +124,19 @@ class ProjectTree:
         """Paths a sync was about to write; left there if it was killed."""
 
     def path_of(self, path: str) -> bytes:
+        """Return the absolute path of an entry."""
         return self.path + b"/" + encode_name(path)
 
     def exists(self) -> bool:
+        """Return True if a sync has made the tree."""
         return os.path.isdir(self.state_directory)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
+        """Hold the tree alone, with its newest state, in the block; make the tree if it is missing.
+
+        Raises an AgentError if another sync holds it for more than LOCK_WAIT seconds.
+        """
         make_home(decode_name(self.home))
         make_private_directory(self.leases)
         busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
@@ -139,30 +151,37 @@ class ProjectTree:
             yield
 
     def filesystem_time(self) -> float:
-        """Clock of the filesystem, possibly another machine's: a lock is touched every few seconds."""
+        """Return the time by the filesystem's clock, possibly another machine's: a lock is touched every few
+        seconds."""
         lock = lstat_or_none(self.state_directory + b"/lock")
         return time.time() if lock is None else lock.st_mtime
 
     def runs(self) -> list[str]:
+        """Return the runs that have a lease on the tree, whether or not they have ended."""
         with contextlib.suppress(OSError):
             return [decode_name(name) for name in sorted(os.listdir(self.leases)) if not name.startswith(b".")]
         return []
 
     def active_runs(self, own_run: str | None, ended: list[str]) -> list[str]:
+        """Return the other runs that use the tree. `ended`: runs that the caller knows to be over."""
         runs_with_programs.cache_clear()
         return [run for run in self.runs() if run != own_run and run not in ended and not has_ended(self, run)]
 
     def lease(self, run: str | None) -> None:
+        """Note that a run uses the tree. Without a run, do nothing."""
         if run:
             make_private_directory(self.leases)
             lease = {"boot": boot_id(), "machine": os.uname().nodename, "made": time.time()}
             write_json_atomically(self.leases + b"/" + encode_name(run), lease, durable=False)
 
     def release(self, run: str | None) -> None:
+        """Note that a run uses the tree no more. Without a run, do nothing."""
         if run:
             remove_file(self.leases + b"/" + encode_name(run))
 
     def is_unchanged(self, row: TreeRow, status: os.stat_result | None) -> bool:
+        """Return True if what is at the row's path is as the sync wrote it. Files are not read. `status`: None if
+        nothing is there."""
         if status is None or not row.identity:
             return False
         if row.entry.kind != "f":
@@ -170,6 +189,7 @@ class ProjectTree:
         return stat.S_ISREG(status.st_mode) and identity_of(status) == row.identity
 
     def has_content(self, entry: ManifestEntry, status: os.stat_result) -> bool:
+        """Return True if what is at the entry's path is the entry. A file of the right size is read for that."""
         if entry.kind == "d":
             return stat.S_ISDIR(status.st_mode)
         path = self.path_of(entry.path)
@@ -178,8 +198,8 @@ class ProjectTree:
         return stat.S_ISREG(status.st_mode) and status.st_size == entry.size and sha256_of(path) == entry.content
 
     def check(self, data: list[str]) -> tuple[int, list[str], list[str]]:
-        """Compare the tree with its state, except `data`: number of missing files, those that the host changed, and
-        those that were never written, because the host has its own."""
+        """Compare the tree with its state, except `data`. Return the number of missing files, those that the host
+        changed, and those that were never written, because the host has its own."""
         gone = 0
         kept: list[str] = []
         blocked: list[str] = []
@@ -197,12 +217,12 @@ class ProjectTree:
 
 
 def record_of(tree: ProjectTree, run: str) -> Json:
-    """Status of a run; empty if its supervisor is on another host or has not started."""
+    """Return the status of a run; empty if its supervisor is on another host or has not started."""
     return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
 
 
 def has_ended(tree: ProjectTree, run: str) -> bool:
-    """True if a run ended: by its status if that is here, else by its remaining files and processes."""
+    """Return True if a run ended: by its status if that is here, else by its remaining files and processes."""
     from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
 
     lease, document = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
@@ -232,7 +252,8 @@ def remove_job_files(home: bytes, ended: list[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def runs_with_programs() -> list[bytes]:
-    """Runs with a rank, starter or supervisor on this host, by the paths in command lines.
+    """Return the runs with a rank, starter or supervisor on this host, by the paths in command lines. The answer is
+    cached.
 
     A supervisor waits for its orders before there is a job file, while tree and hosts are checked.
     """
@@ -243,7 +264,8 @@ def runs_with_programs() -> list[bytes]:
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:
-    """Token shared by all hosts with this home: a dangling link, because creating one is atomic on NFS too."""
+    """Return the token shared by all hosts with this home; None if there is none. It is a dangling link, because
+    creating one is atomic on NFS too."""
     link = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:
@@ -256,6 +278,8 @@ def store_token(home: bytes, *, make: bool) -> str | None:
 
 
 def generations(home: bytes, project: str) -> list[ProjectTree]:
+    """Return the project's trees on this host. The first generation is always among them, even if it does not exist
+    yet."""
     trees = [ProjectTree(home, project, 1)]
     with contextlib.suppress(OSError):
         names = [decode_name(name) for name in os.listdir(home + b"/code")]
@@ -265,6 +289,8 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
 
 
 def inspect(trees: list[ProjectTree], request: TreeRequest) -> TreesReply:
+    """Describe the project's trees. If one is as the request wants it, and no other run uses it, note that the
+    request's run uses it."""
     home, digest = trees[0].home, request["digest"]
     own_run, ended = request["lease"], request["ended"]
     described: list[Generation] = []

@@ -75,14 +75,14 @@ class TreePlan:
         """Whether a directory of the tree is one, and all above it are."""
         self.remove: dict[str, None] = {}
         self._plan_deletions()
-        found = compare(sorted(manifest, key=lambda entry: encode_name(entry.path)), self, TREE)
-        self.make = found.to_make
-        self.moved_away = [entry.path for entry in found.entries("replace and keep")]
-        self.kept = [entry.path for entry in found.in_state("changed")]
-        self.blocked = [entry.path for entry in found.entries("refuse")]
+        comparison = compare(sorted(manifest, key=lambda entry: encode_name(entry.path)), self, TREE)
+        self.make = comparison.to_make
+        self.moved_away = [entry.path for entry in comparison.entries("replace and keep")]
+        self.kept = [entry.path for entry in comparison.in_state("changed")]
+        self.blocked = [entry.path for entry in comparison.entries("refuse")]
         self.modes = [
             entry
-            for entry in found.in_state("equal")
+            for entry in comparison.in_state("equal")
             if entry.kind != "l" and entry.path in self.old and entry.mode != self.old[entry.path][0].entry.mode
         ]
 
@@ -103,7 +103,7 @@ class TreePlan:
         return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.path_of(path)))
 
     def _status_at(self, path: str) -> os.stat_result | None:
-        """Status of a path; also None if a parent is a link, made by a run or an earlier sync."""
+        """Return the status of a path; None also if a parent is a link, made by a run or an earlier sync."""
         above = path.rpartition("/")[0]
         if above not in self._is_reached:
             parents = [above[: at.start()] for at in re.finditer("/", above)]
@@ -112,21 +112,26 @@ class TreePlan:
         return self.status(path) if self._is_reached[above] else None
 
     def status(self, path: str) -> os.stat_result | None:
+        """Return the status of a path in the tree, looked up once; None if nothing is there."""
         if path not in self._statuses:
             is_above_missing = self._statuses.get(path.rpartition("/")[0], self) is None
             self._statuses[path] = None if is_above_missing else lstat_or_none(self.tree.path_of(path))
         return self._statuses[path]
 
     def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
+        """Return the status of what is at an entry's path when it is written; None if nothing is, or if it is removed
+        before."""
         return None if entry.path in self.remove else self._status_at(entry.path)
 
     def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
+        """Return `equal` or `other`. A file that is unchanged since the last sync is not read."""
         old = self.tree.rows.get(entry.path)
         is_same = old is not None and old.entry.kind == entry.kind and old.entry.content == entry.content
         is_unread = is_same and old is not None and self.tree.is_unchanged(old, status)
         return "equal" if is_unread or self.tree.has_content(entry, status) else "other"
 
     def left_of(self, entry: ManifestEntry, status: os.stat_result) -> Left:
+        """Return what the last sync left at the path (`compare.Left`), by the tree's state."""
         if self._is_from_sync(entry.path, status):
             return "this"
         rows = self.old.get(entry.path, ())
@@ -138,10 +143,12 @@ class TreePlan:
 
     @property
     def changes(self) -> bool:
+        """True if something is to be written, removed or given another mode."""
         return bool(self.remove or self.make or self.modes)
 
     def stage_local_copies(self, stage: StagedFiles, others: list[ProjectTree]) -> list[str]:
-        """StagedFiles contents found elsewhere in the project's trees; returns the hashes this host lacks."""
+        """Put contents into the stage that the project's trees on this host have already. Returns the hashes that this
+        host lacks."""
         contents = {entry.content: entry for entry in self.make if entry.kind == "f"}
         missing = [sha256 for sha256, entry in contents.items() if stage.lacks(entry)]
         copies: dict[str, list[bytes]] = {}
@@ -152,6 +159,7 @@ class TreePlan:
         return [sha256 for sha256 in missing if not any(_copy(stage, sha256, path) for path in copies.get(sha256, ()))]
 
     def apply(self, top: GuardedDirectory, stage: StagedFiles, digest: str) -> None:
+        """Carry out the plan. After a kill, the next sync finds in `pending.json` which files may have been written."""
         tree = self.tree
         # After a kill or a power loss, the next sync sees here which files were written.
         journal = [entry[:5] for entry in (*tree.pending, *self.make)]
@@ -195,6 +203,7 @@ def _copy(stage: StagedFiles, sha256: str, source: bytes) -> bool:
 
 
 def empty_stage(top: GuardedDirectory) -> None:
+    """Remove the contents in the stage. Errors are ignored: the next sync uses what is left."""
     with contextlib.suppress(OSError), top.enter(_STATE) as directory:
         directory.remove_tree(_STAGE, ignore_errors=True)
 
@@ -207,9 +216,11 @@ class UploadStream:
         signal.signal(signal.SIGALRM, self._fail)
 
     def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; empty at the end. Raises an AgentError if none come in time."""
         return self._in_time(self.stream.read, size)
 
     def readline(self, size: int) -> bytes:
+        """Return a line, or its first `size` bytes; empty at the end. Raises an AgentError if none comes in time."""
         return self._in_time(self.stream.readline, size)
 
     def _in_time(self, read_some: Callable[[int], bytes], size: int) -> bytes:
@@ -236,6 +247,11 @@ def read_manifest(request: PutRequest, stream: BinaryIO) -> list[ManifestEntry]:
 
 
 def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) -> PutReply:
+    """Change a tree as the request asks, with the contents that follow on the stream.
+
+    The reply has no changes if contents are still lacking, or if runs use the tree. With `dry_run`, it says what would
+    change.
+    """
     home, own_run, ended, number = trees[0].home, request["lease"], request["ended"], request["generation"]
     tree = next((tree for tree in trees if tree.generation == number), None)
     tree = tree or ProjectTree(home, request["project"], number)
@@ -288,6 +304,8 @@ def sync(request: TreeRequest, stream: BinaryIO) -> Json:
 
 
 def changes_of(plan: TreePlan, *, dry_run: bool = False) -> TreeChanges:
+    """Return what a plan changes, for the reply. The lists are cut after MAX_PATHS names, but with `dry_run` all files
+    to write and delete are named."""
     files = tuple(entry.path for entry in plan.make if entry.kind != "d")
     gone = tuple(path for path in plan.remove if any(row.entry.kind != "d" for row in plan.old[path]))
     return TreeChanges(
@@ -304,4 +322,5 @@ def changes_of(plan: TreePlan, *, dry_run: bool = False) -> TreeChanges:
 
 
 def main(_: str = "") -> int:
+    """Answer the agent's call, and return its exit code."""
     return answer(sync)

@@ -96,7 +96,10 @@ class FollowedFile:
         self._number = -1
 
     def chunks(self, end: int, at: float | None) -> Iterator[OutputPart]:
-        """Output up to the offset `end`, or to the end of the file."""
+        """Yield output up to the offset `end`, or to the end of the file. `at`: the time that it gets.
+
+        A note is yielded only once its whole line is written.
+        """
         while self.offset < end and self._is_open():
             stop, note = end, self._next_note()
             if note is not None and note.offset == self.offset:
@@ -114,7 +117,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
     def pass_on(self, chunk: Chunk, at: float) -> Iterator[OutputPart]:
-        """The unsent part of a chunk that is not in the file."""
+        """Yield the unsent part of a chunk that the disk had no room for. All before it must be sent already."""
         new = chunk.data[self.offset - chunk.offset :]
         note = self._next_note()
         if new and note is not None and (note.offset, note.end) == (self.offset, chunk.end):
@@ -125,6 +128,10 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, new, self.offset - len(new), at)
 
     def new_chunks(self, at: float | None) -> Iterator[OutputPart]:
+        """Yield what the file has beyond what was yielded. `at`: the time that it gets, or None if unknown.
+
+        A file that does not exist yet has nothing. Raises an AgentError if it can't be opened.
+        """
         if self._is_open():
             size = os.fstat(self._number).st_size
             if self._notes is not None and size > self.offset:
@@ -163,6 +170,11 @@ class OutputReader:
         self._looked_at = 0.0
 
     def new_chunks(self) -> Iterator[OutputPart]:
+        """Yield new output in order of time: of the files as `output.times` names them, then what the disk has no room
+        for, then the rest of all files.
+
+        Of a live run, all files are looked at only now and then: with many ranks that takes long.
+        """
         for at, key, end in self._times.entries():
             file = self.files.get(key)
             if file is not None and file.offset < end:
@@ -177,7 +189,8 @@ class OutputReader:
             yield from file.new_chunks(latest)
 
     def _unstored_chunks(self) -> Iterator[OutputPart]:
-        """Output that the disk has no room for. It comes after the output in the files."""
+        """Yield output that the disk has no room for. It comes after the output in the files, so it waits until all of
+        that is read."""
         for chunk in self._unstored.new_chunks():
             file = self.files.get((chunk.rank, chunk.stream))
             if file is None:
@@ -192,6 +205,10 @@ class OutputReader:
 
 
 def files_of(request: FollowRequest, rundir: str, world_size: int, notes: NotesReader) -> dict[OutputKey, FollowedFile]:
+    """Return the files to follow, each from where the caller has it, else from its begin or its last lines.
+
+    With `grep`, last lines are counted after the search, so files are read from their begin.
+    """
     ranks = request["ranks"]
     tail = None if request["grep"] else request["tail"]
     files: dict[OutputKey, FollowedFile] = {}
@@ -222,6 +239,8 @@ class ChangeSignal:
             self.is_sent = True
 
     def wait(self, seconds: float, held: float) -> None:
+        """Wait for a change in the run's directory, at most `held` seconds. Where the kernel reports none, sleep for
+        `seconds`."""
         if not self.is_sent:
             time.sleep(seconds)
             return
@@ -246,6 +265,10 @@ class StatusWatcher:
         self.due_at = math.inf
 
     def poll(self, now: float) -> tuple[StoredStatus, bool]:
+        """Return the status, and whether it is to be sent now. `now`: the monotonic clock.
+
+        `due_at` then says when a status that is held back is due; infinite if none is.
+        """
         try:
             changed = os.stat(self._path).st_mtime_ns
         except OSError:
@@ -278,7 +301,7 @@ class StartersWatcher:
         self._written = 0
 
     def poll(self) -> Json:
-        """What the supervisor wrote since the last call; or empty."""
+        """Return what the supervisor has written since the last call; empty if nothing."""
         try:
             written = os.stat(self._path).st_mtime_ns
         except OSError:
@@ -315,6 +338,7 @@ class OutputSender:
         return size > 0 or was_resumed
 
     def send_all(self, *, is_final: bool) -> None:
+        """Send all output that there is now. `is_final`: no more follows, so unfinished lines go too."""
         while not self.is_caught_up:
             self.send_some()
         self.send_last_lines(is_final=is_final)
@@ -342,6 +366,10 @@ class OutputSender:
 
 
 def follow(request: FollowRequest, _: object) -> Json:
+    """Send the output and status of a run until it ends, and return its last status.
+
+    Of a copy, or without `follow`, send what there is and return.
+    """
     allow_many_files()  # each rank has two files
     rundir, is_copy = rundir_of(request), request["copy"]
     first = read_status_now(rundir, is_copy=is_copy)
@@ -379,6 +407,8 @@ def forward_run(
     starters: StartersWatcher,
     writer: CompressedFrameWriter,
 ) -> Json:
+    """Send what is new in a loop until the run is over, and return its last status. Raises a BrokenPipeError if the
+    caller has exited."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
     while True:
         now = time.monotonic()
@@ -416,6 +446,8 @@ def forward_run(
 
 
 def main(action: str, stdin: BinaryIO | None = None) -> int:
+    """Answer the agent's call, and return its exit code; 0 also if the caller has left. `stdin`: where the request is,
+    if not on descriptor 0."""
     try:
         return answer({"follow": follow}[action], stdin)
     except BrokenPipeError:

@@ -30,7 +30,7 @@ _INTERVAL = 0.2
 
 class NotifyEnd(NamedTuple):
     exit_code: int | None = None
-    """As a shell shows it; None if the command timed out."""
+    """As a shell shows it; None if the command timed out, or could not be started."""
     error: str = ""
     """Why it could not be started; for `why`, else the last line that it printed."""
 
@@ -48,7 +48,7 @@ class NotifyRequest(NamedTuple):
 
 
 def claim(rundir: str, by: str) -> bool:
-    """True if this caller should run the command; false if another does, or the run has no record."""
+    """Return True if this caller should run the command; False if another does, or the run has no record."""
     try:
         number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):
@@ -61,6 +61,8 @@ def claim(rundir: str, by: str) -> bool:
 def run_command(
     command: str, summary: str, timeout: float, output: BinaryIO | int, cwd: str | None = None
 ) -> NotifyEnd:
+    """Run the command in sh with the summary on its stdin, and return how it ended. After `timeout` seconds it is
+    killed."""
     line = command.encode("utf-8", "surrogateescape")
     # dd reads exactly the command, so the command finds the summary on stdin; head may read more.
     script = f'eval "$(dd bs=1 count={len(line)} 2>/dev/null)"'
@@ -100,6 +102,8 @@ def start_notify(request: NotifyRequest) -> None:
 
 
 def notify(request: NotifyRequest) -> None:
+    """Run the command on node0 and keep its end in notify.json, unless a call claims the command within `claim_after`
+    seconds."""
     path = os.path.join(request.rundir, FILE)
     wait_until(lambda: os.path.exists(path), request.claim_after, _INTERVAL)
     if not claim(request.rundir, "node0"):
@@ -111,7 +115,8 @@ def notify(request: NotifyRequest) -> None:
 
 
 def end_on_node0(rundir: str) -> Json | None:
-    """How the command failed, for `ipexctl why`; None if it did not run on node0, is running, or succeeded."""
+    """Return how the command failed on node0, for `ipexctl why`; None if it did not run there, is running, or
+    succeeded."""
     document = read_json(os.path.join(rundir, FILE))
     if "exit_code" not in document or document["exit_code"] == 0:
         return None
@@ -120,6 +125,8 @@ def end_on_node0(rundir: str) -> Json | None:
 
 
 def claim_by_call(request: RunReference) -> Json:
+    """Return whether the call that follows the run is to run the command. Raises an AgentError if the run has no
+    record."""
     rundir = rundir_of(request)
     if not os.path.isdir(rundir):
         raise AgentError("there is no record of the run")
@@ -127,6 +134,7 @@ def claim_by_call(request: RunReference) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer a call's `claim`, or run the command of the request on stdin. Returns the exit code."""
     if action == "claim":
         return answer(lambda request, _: claim_by_call(request))
     os.umask(0o077)

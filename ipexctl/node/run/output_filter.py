@@ -32,6 +32,7 @@ class OutputFilter:
         self._last: deque[OutputPart] | None = None if tail is None else deque(maxlen=tail)
 
     def feed(self, part: OutputPart) -> Iterable[OutputPart]:
+        """Take output of a stream, and return what passes now. With `tail`, nothing passes before `caught_up`."""
         if self._pattern is None and self._last is None:
             return [part]
         lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._complete_lines(part))
@@ -41,7 +42,8 @@ class OutputFilter:
         return ()
 
     def caught_up(self, *, is_final: bool) -> Iterable[OutputPart]:
-        """The last lines of all output so far. If `is_final`, an unfinished line counts too."""
+        """Return what was held back of all output so far: the last lines with `tail`, and unfinished lines that match.
+        With a pattern, unfinished lines count only if `is_final`."""
         rest: list[OutputPart] = []
         if is_final or self._pattern is None:
             rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(join_chunks(parts))]
@@ -52,12 +54,14 @@ class OutputFilter:
         return merge_lines(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
-        """Offset of the first byte neither passed on nor dropped yet, if the output was fed up to `end`."""
+        """Return the offset of the first byte that is neither passed on nor dropped yet, if the output was fed up to
+        `end`."""
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
     def _complete_lines(self, chunk: Chunk) -> Chunk:
-        """The lines that this chunk completes, together with their beginnings in earlier chunks."""
+        """Return the lines that this chunk completes, together with their beginnings in earlier chunks. Keep the
+        rest."""
         key = chunk.rank, chunk.stream
         parts = [*self._unfinished.pop(key, ()), chunk]
         size = sum(len(part.data) for part in parts)
@@ -73,7 +77,7 @@ class OutputFilter:
         return output._replace(data=output.data[:cut])
 
     def _chosen_note(self, note: Note) -> list[OutputPart]:
-        """The unfinished line before the note and the note, each only if it matches."""
+        """Return the unfinished line before the note, and the note, each only if it matches."""
         parts = self._unfinished.pop((note.rank, note.stream), None)
         before = self._chosen_lines(join_chunks(parts)) if parts else []
         return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
@@ -104,6 +108,7 @@ class OutputFilter:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a user's regular expression. Raises an AgentError if it is not valid."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
@@ -116,16 +121,18 @@ def _on_alarm(*_: object) -> NoReturn:
 
 
 def join_chunks(parts: list[Chunk]) -> Chunk:
+    """Join successive chunks of one stream. The result has the time of the last one."""
     return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
 
 
 def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
-    found: list[OutputPart | list[Chunk]] = []
+    """Join successive lines of a stream that have the same time, so that they become few frames. Notes stay alone."""
+    merged: list[OutputPart | list[Chunk]] = []
     for line in lines:
         if isinstance(line, Note):
-            found.append(line)
+            merged.append(line)
             continue
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if (
             isinstance(last, list)
             and last[-1][:2] == line[:2]
@@ -133,12 +140,13 @@ def merge_lines(lines: list[OutputPart]) -> list[OutputPart]:
         ):
             last.append(line)
         else:
-            found.append([line])
-    return [join_chunks(parts) if isinstance(parts, list) else parts for parts in found]
+            merged.append([line])
+    return [join_chunks(parts) if isinstance(parts, list) else parts for parts in merged]
 
 
 def start_of_last_lines(path: str, count: int) -> int:
-    """Offset at which the last `count` lines of a file begin. An unfinished last line counts."""
+    """Return the offset at which the last `count` lines of a file begin; 0 if it has fewer or can't be read. An
+    unfinished last line counts."""
     try:
         with open(path, "rb") as file:
             start = size = file.seek(0, os.SEEK_END)

@@ -1,5 +1,7 @@
-"""Removes old runs of this host by age, but never a run in progress, one of unknown state, or the newest.
-Ages are those of `run_times.py`.
+"""Removes old runs of this host by age, but never a run that is or may be in progress, or the newest ones.
+
+Ages are those of `run_times.py`. A run without a record of its end may be in progress for as long as RETENTION_LIMITS
+say, without a sign of life.
 
 A run is renamed before its files are deleted, so that an interrupted removal leaves no incomplete run; its summary
 stays in `runs/.pruned.jsonl`. Copies of its checkpoints that were kept for a resume go with it. Job files of finished
@@ -81,7 +83,8 @@ class StoredRun:
             self.machine = file.readline(MAX_NAME).strip()
 
     def may_be_in_progress(self, now: float, active: set[str], age: float) -> bool:
-        """True if the run is in progress, or that can't be known. `age`: seconds since it was first seen."""
+        """Return True if the run is in progress, or may be: it shows no end, for as long as RETENTION_LIMITS say.
+        `age`: seconds since it was first seen."""
         if self.name in active or self.status.supervisor.is_alive:  # after its last status, it closes files
             return True
         is_elsewhere = self.machine not in ("", os.uname().nodename)
@@ -96,6 +99,8 @@ class StoredRun:
 
 
 def last_write_in(path: str) -> float:
+    """Return when the directory, or an entry directly in it, last changed, in seconds since the epoch; 0 if it can't be
+    read."""
     times = [0.0]
     with contextlib.suppress(OSError):
         times.append(os.lstat(path).st_mtime)
@@ -104,16 +109,17 @@ def last_write_in(path: str) -> float:
 
 
 def runs_with_processes(runs_directory: str) -> set[str]:
-    """Runs named in the command line or environment of one of this account's processes."""
+    """Return the runs that the command line or environment of one of this account's processes names."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
-    found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
-    return {os.fsdecode(run) for runs in found for run in runs}
+    runs_of_processes = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
+    return {os.fsdecode(run) for runs in runs_of_processes for run in runs}
 
 
 def choose_runs(
     runs: list[StoredRun], request: PruneRunsRequest, active: Collection[str], ages: Mapping[str, float]
 ) -> list[tuple[StoredRun, str]]:
-    """Runs to remove, oldest first, with reasons. `ages`: seconds, the run that began first is the first."""
+    """Return the runs to remove, oldest first, with reasons. `ages`: run → seconds, in the order in which the runs
+    began."""
     days = request["days"]
     order = {name: number for number, name in enumerate(ages)}
     ordered = sorted(runs, key=lambda run: (ages[run.name], -order[run.name]))
@@ -143,8 +149,10 @@ def remove(runs_directory: GuardedDirectory, run: StoredRun, reason: str, now: f
 
 
 def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
-    """Append a line; returns False if the disk or the quota is full. A newline goes first, because a full disk may have
-    cut off the line before."""
+    """Append a line. Return False if the disk or the quota is full.
+
+    A newline goes first, because a full disk may have cut off the line before.
+    """
     data = f"\n{line}\n".encode()
     try:
         number = os.open(PRUNED, _APPEND, 0o600, dir_fd=runs_directory.number)
@@ -157,6 +165,8 @@ def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
 
 
 def clean_up(runs_directory: GuardedDirectory) -> None:
+    """Finish removals that were interrupted, and shorten the list of removed runs once it is longer than twice
+    REMEMBERED."""
     for name in runs_directory.names():
         if REMOVED_RUN.fullmatch(os.fsdecode(name)):
             runs_directory.remove_tree(name, ignore_errors=True)
@@ -182,6 +192,10 @@ def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], ac
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:
+    """Remove old runs, and return which, and which stay. With `dry_run`, only say which would go.
+
+    Runs that others began go only with `force`. Without a home, the reply is empty.
+    """
     home, now = home_of(request, "runs"), time.time()
     exists = check_home(home) if request["dry_run"] else open_home(home)
     runs_directory = os.path.join(home, "runs")
@@ -219,4 +233,5 @@ def prune(request: PruneRunsRequest) -> PruneReply:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `prune`, and return its exit code."""
     return answer({"prune": lambda request, _: prune(request)}[action])

@@ -64,6 +64,7 @@ _RAISED = re.compile(rb"(?:\[rank\d+\]: )?[A-Za-z_][\w.]*(?:Error|Exception|Inte
 
 
 def shorten(line: bytes) -> bytes:
+    """Return the line with its middle left out, if it is longer than MAX_LINE."""
     if len(line) <= MAX_LINE:
         return line
     half = MAX_LINE // 2
@@ -71,18 +72,19 @@ def shorten(line: bytes) -> bytes:
 
 
 def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines, as a terminal would show them, but exceptions whole; empty if the file does not exist."""
+    """Return the last lines, as a terminal would show them, but exceptions whole; empty if the file does not exist."""
     lines = last_lines(path, max_bytes, count, begin)
     whole = (line.rstrip(b"\r").replace(b"\r", b" ") if _RAISED.match(line) else last_state(line) for line in lines)
     return [shorten(line) for line in whole]
 
 
 def text_lines(path: str, lines: int = 80) -> list[str]:
+    """Return the last lines of a file as text, as a terminal would show them; empty if it can't be read."""
     return [line.decode(errors="replace") for line in tail(path, RANK_BYTES, lines)]
 
 
 def events_of(path: str) -> list[Json]:
-    """Events, oldest first; beyond MAX_EVENTS, those in the middle are missing."""
+    """Return the events, oldest first; beyond MAX_EVENTS, those in the middle are missing."""
     events = []
     for line in tail(path, FAILED_RANK_BYTES, 100000):
         with contextlib.suppress(JsonError):
@@ -92,12 +94,13 @@ def events_of(path: str) -> list[Json]:
 
 
 def plan_of(path: str) -> Json:
+    """Return the plan with at most MAX_SETTINGS settings; empty if it can't be read."""
     plan = read_json(path)
     return {**plan, "settings": as_list(plan.get("settings"))[:MAX_SETTINGS]} if plan else {}
 
 
 def last_output_time(path: str) -> float | None:
-    """When any rank printed something last; None if unknown."""
+    """Return when any rank printed something last; None if unknown."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -105,7 +108,7 @@ def last_output_time(path: str) -> float | None:
 
 
 def ranks_to_inspect(status: RunStatus) -> list[int]:
-    """Ranks whose output may show why the run ended. More of their output is read."""
+    """Return the ranks whose output may show why the run ended. More of their output is read."""
     first = status.first_failure.rank if status.first_failure is not None else None
     ranks = [rank.rank for rank in status.ranks if rank.state in FAILED_STATES]
     return sorted(ranks, key=lambda rank: rank != first)[:16]
@@ -134,6 +137,10 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 
 def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
+    """Send output and the newest dump of a run as frames, and return the rest of its record.
+
+    What only node0 knows now, such as kills for memory, is None or false of a copy.
+    """
     rundir, is_copy = rundir_of(request), request["copy"]
     status, document, written = read_status_now(rundir, is_copy=is_copy)
     stacks = os.path.join(rundir, "stacks")
@@ -160,4 +167,5 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `read`, and return its exit code."""
     return answer({"read": read_run_snapshot}[action])

@@ -1,6 +1,8 @@
-"""How long ago the runs of a home were first seen: the wall clock may be days ahead. `runs/.ages.json` has the uptime
-of each boot at the last look, and the time that had passed by then. Time between two boots is the wall clock's, but at
-most a day, so ages are rather too short than too long."""
+"""Knows how long ago the runs of a home were first seen, although the wall clock may be days ahead.
+
+`runs/.ages.json` has the uptime of each boot at the last look, and the time that had passed by then. Time between two
+boots is the wall clock's, but at most a day, so ages are rather too short than too long.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,12 @@ class RunTimes(NamedTuple):
 
     @property
     def ages(self) -> dict[str, float]:
+        """Run → seconds since it was first seen, or was last in progress."""
         return {name: self.passed - at for name, at in self.seen.items()}
 
     def look(self, now: ClockReading, runs: Collection[str]) -> RunTimes:
-        """`runs`: those that exist; new ones in the order in which they began. Pure."""
+        """Return the times as they are after a look at this moment. `runs`: those that exist; new ones in the order in
+        which they began. Pure."""
         known, passed = self.boots.get(now.boot), self.passed
         if known is not None:
             passed = max(passed, known.passed + now.uptime - known.uptime)
@@ -55,9 +59,11 @@ class RunTimes(NamedTuple):
 
 
 def read_times(directory: str) -> RunTimes:
+    """Read what is known of the runs in this directory; empty if there is no valid file."""
     return decode_valid(RunTimes, read_json(os.path.join(directory, _FILE)))
 
 
 def write_times(directory: str, times: RunTimes) -> None:
+    """Keep what is known. A full disk lets ages stay too short."""
     with contextlib.suppress(OSError):  # the disk is full: the ages stay too short
         write_json_atomically(os.path.join(directory, _FILE), encode(times), durable=False)

@@ -51,7 +51,10 @@ class RanksRequest(RunReference):
 
 
 def list_runs(request: ListRequest) -> Json:
-    """Status of each run: None without a record, {"unreadable": why} if the record is damaged."""
+    """Return the status of each run: None without a record, {"unreadable": why} if the record is damaged.
+
+    Of a removed run, the status that was kept of it is returned, with when it was pruned.
+    """
     runs_directory, ids = os.path.join(home_of(request, "runs"), "runs"), request["ids"]
     if ids is None:
         names = sorted(os.listdir(runs_directory)) if os.path.isdir(runs_directory) else []
@@ -74,10 +77,10 @@ def list_runs(request: ListRequest) -> Json:
 
 
 def meant_runs(word: str, names: Sequence[str]) -> list[str]:
-    """The run with this id, else those whose id begins with the word, else those that have it."""
+    """Return the run with this id, else those whose id begins with the word, else those whose id contains it."""
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        if found := [name for name in names if word and fits(name, word)]:
-            return found
+        if fitting := [name for name in names if word and fits(name, word)]:
+            return fitting
     return []
 
 
@@ -87,8 +90,10 @@ REQUEST_TAKEN = 10.0
 
 
 def find(request: FindRequest) -> Json:
-    """Names of the runs that the word may mean, and the plan of the only one. A directory or a plan that another
-    account could have made is no run.
+    """Return the names of the runs that the word may mean, and if it is only one, its plan, when that was written, and
+    whether this is node0.
+
+    A directory or a plan that another account could have made is no run.
     """
     directory, word = os.path.join(home_of(request, "runs"), "runs"), request["word"]
     every = [name for name in list_names(directory) if is_plain_name(name)]
@@ -125,7 +130,8 @@ def _own_plan(rundir: str) -> Json | None:
 
 
 def stop(request: StopRequest) -> Json:
-    """Stop a run. `was` is the state before."""
+    """Stop a run, and wait for its supervisor to exit, as long as the request says. Return the status then; `was` is
+    the state before."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     state_before, supervisor = stored.status.state, stored.status.supervisor
@@ -137,9 +143,11 @@ def stop(request: StopRequest) -> Json:
 
 
 def dump(request: RanksRequest) -> Json:
-    found, status = ask(request, "dump")
+    """Have the ranks' stacks dumped, send them as frames, and return the run's status. Without a live run, no frame is
+    sent."""
+    answered, status = ask(request, "dump")
     with emit_frames() as writer:
-        for frame in dump_frames(found):
+        for frame in dump_frames(answered):
             writer.send(frame)
     return {"status": status}
 
@@ -190,6 +198,8 @@ def ask(request: RanksRequest, kind: str) -> tuple[Json, Json]:
 
 
 def send_signal(supervisor: ProcessIdentity, number: int) -> None:
+    """Send a signal to the supervisor; one that has exited is no error. Raises an AgentError if it is another machine's
+    or another account's."""
     check_machine(supervisor)
     try:
         supervisor.send_signal(number)
@@ -198,6 +208,7 @@ def send_signal(supervisor: ProcessIdentity, number: int) -> None:
 
 
 def check_machine(supervisor: ProcessIdentity) -> None:
+    """Raise an AgentError if the supervisor is not on this machine, where its pid means nothing."""
     if not supervisor.is_of_this_machine:
         raise AgentError(
             f"the run's supervisor is on {supervisor.machine}, and this is {os.uname().nodename}",
@@ -207,6 +218,7 @@ def check_machine(supervisor: ProcessIdentity) -> None:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `list`, `find`, `stop`, `dump` or `profile`, and return its exit code."""
     asked = {"dump": dump, "profile": profile}
     actions = {"list": list_runs, "find": find, "stop": stop, **asked}
     return answer(lambda request, _: actions[action](request))

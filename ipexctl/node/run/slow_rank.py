@@ -1,8 +1,9 @@
 """Shows `ipexctl why` what is running beside a slow rank, for a second.
 
-It runs on the host of the rank and reads /proc twice. Arguments of other
-processes are not read, because they may contain secrets. Processes of other accounts may be invisible: `unseen_share`
-is what the kernel counted and no visible process explains.
+It runs on the host of the rank and reads /proc twice. Of other processes it tells pid, name, account, CPU use and
+whether they are of the run. Their arguments and variables may contain secrets, so these are searched for the run's name
+and never told. Processes of other accounts may be invisible: `unseen_share` is what the kernel counted and no visible
+process explains.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class SuspectRequest(RunReference):
 
 
 def inspect_suspect(request: SuspectRequest, _: object) -> SuspectSnapshot:
+    """Return which other processes use the cores of a rank, measured over LOOK seconds. Raises an AgentError if the
+    rank's process is gone."""
     run, pid = request["id"], request["pid"]
     if not _is_of_run(pid, run):
         raise AgentError("the rank's process has exited, or belongs to another run")
@@ -57,27 +60,28 @@ def inspect_suspect(request: SuspectRequest, _: object) -> SuspectSnapshot:
 
 
 def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
-    found, size = {pid}, 0
-    while len(found) > size:
-        size = len(found)
-        found |= {stat.pid for stat in stats if stat.parent in found}
-    return found
+    """Return the pids of a process and all its descendants."""
+    members, size = {pid}, 0
+    while len(members) > size:
+        size = len(members)
+        members |= {stat.pid for stat in stats if stat.parent in members}
+    return members
 
 
 def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
-    """How many processors each process used. A new process counts from its start."""
+    """Return how many processors each process used. A new process counts from its start."""
     earlier = {(stat.pid, stat.start): stat.seconds for stat in before}
     return {stat.pid: (stat.seconds - earlier.get((stat.pid, stat.start), 0.0)) / seconds for stat in after}
 
 
 def busy_seconds(text: str, cores: Collection[int]) -> float | None:
-    """Busy seconds of these processors since boot, from the `text` of /proc/stat; None if unknown."""
+    """Return the busy seconds of these processors since boot, from the `text` of /proc/stat; None if unknown."""
     names = {f"cpu{core}" for core in cores}
     rows = [line.split() for line in text.splitlines() if line.split(" ", 1)[0] in names]
     if not rows:
         return None
     # user, nice, system, irq and softirq, but not idle, iowait and steal
-    return sum(int(row[place]) for row in rows for place in (1, 2, 3, 6, 7) if len(row) > place) / _TICKS
+    return sum(int(row[column]) for row in rows for column in (1, 2, 3, 6, 7) if len(row) > column) / _TICKS
 
 
 def _others(
@@ -132,5 +136,6 @@ def _is_of_run(pid: int, run: str) -> bool:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `inspect`, and return its exit code."""
     actions: dict[str, Action] = {"inspect": inspect_suspect}
     return answer(actions[action])

@@ -24,6 +24,8 @@ class PortError(OSError):
 
 
 def check_master_port(address: str, port: int) -> None:
+    """Raise a PortError with its cause and a fix if rank 0 could not listen on this port of node0. `address`: node0's,
+    to find a free port for the fix."""
     problem = bind_problem(port)
     if problem is None:
         return
@@ -40,14 +42,15 @@ def check_master_port(address: str, port: int) -> None:
 
 
 def find_holder(*outputs: bytes) -> Detail | None:
-    """Who listens on the port that torch could not take, as the last line of an output says; None without either."""
+    """Return the port that torch could not take, as the last line of an output says, and the process that listens on
+    it. None if no output says so, or no such process of this account is found."""
     ports = _TAKEN.findall(b"\n".join(output.rstrip().rpartition(b"\n")[2] for output in outputs))
     holder = listening_process(int(ports[-1])) if ports else ""
     return Detail("port-taken", {"port": ports[-1].decode(), "holder": holder}) if holder else None
 
 
 def bind_problem(port: int) -> str | None:
-    """Why no process can listen on the port on all addresses; None if one can."""
+    """Return why no process can listen on the port on all addresses; None if one can."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
@@ -68,7 +71,8 @@ def bind_problem(port: int) -> str | None:
 
 
 def listening_process(port: int) -> str:
-    """The process, as in `python3 (pid 4711) of rank 0 of run r-1`; empty if it belongs to another account."""
+    """Return the process that listens on a port, as in `python3 (pid 4711) of rank 0 of run r-1`; empty if there is
+    none, or it belongs to another account."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(table).splitlines()[1:]:

@@ -17,7 +17,7 @@ remove-job      remove the job file
 release         all output has arrived: the rank wrapper may exit
 
 A host's starter (`host_starter/`) connects in the same way; its hello names the host. It sends `STARTER_MESSAGES`,
-and the supervisor sends it `ack` and the following, each with a proof (`link.py: OrderProof`):
+and the supervisor sends it `ack` and the following, each with a proof (`token_proof.OrderProof`):
 
 start           start the rank wrappers of the attempt
 signal          send a signal to the rank wrappers
@@ -255,15 +255,19 @@ STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage] | BareMessage] = {
 
 
 def read_hello(fields: Json) -> Hello | StarterHello:
+    """Return a rank's or a host starter's hello, whose handshake is checked already. Raises a FrameError if it is
+    malformed."""
     return decode_fields(StarterHello, fields) if "starter" in fields else decode_fields(Hello, fields)
 
 
 def read_starter_message(payload: bytes) -> StarterMessage:
+    """Return a message of a host starter. Raises a FrameError if it is malformed or of an unknown type."""
     message: StarterMessage = _read_kind(STARTER_MESSAGES, payload)
     return message
 
 
 def read_message(payload: bytes) -> Message:
+    """Return a message of a rank. Raises a FrameError if it is malformed or of an unknown type."""
     message: Message = _read_kind(MESSAGES, payload)
     return message
 
@@ -277,6 +281,7 @@ def _read_kind(kinds: Mapping[str, Callable[..., Any] | BareMessage], payload: b
 
 
 def decode_fields(kind: Callable[..., Value], fields: Json) -> Value:
+    """Return the fields as a record of this kind. Raises a FrameError if one is missing or not valid."""
     try:
         return decode(kind, fields, "a message")
     except ValueError as error:
@@ -317,8 +322,8 @@ def _detail(value: object, field: str) -> Detail | None:
 
 def _evidence(value: object, field: str) -> tuple[Proof, ...]:
     """Decode and shorten what a host measured, because status.json stores it."""
-    found = (decode(Proof, each, field) for each in check_type(list, value, field)[:_MAX_FIELDS])
-    return tuple(Proof(each.kind[:_MAX_NAME], each.text[:MAX_TEXT]) for each in found)
+    proofs = (decode(Proof, proof, field) for proof in check_type(list, value, field)[:_MAX_FIELDS])
+    return tuple(Proof(proof.kind[:_MAX_NAME], proof.text[:MAX_TEXT]) for proof in proofs)
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = {

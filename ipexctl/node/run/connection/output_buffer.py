@@ -30,9 +30,12 @@ class OutputBuffer:
 
     @property
     def is_empty(self) -> bool:
+        """True if the supervisor has acknowledged all output."""
         return not self._unacknowledged and not self._waiting and self._spill.is_empty
 
     def put(self, data: bytes) -> None:
+        """Add output of the command: to memory, or to the disk if memory is full or the disk has output that comes
+        before."""
         chunk = Chunk(self.rank, self.stream, data, self.end)
         self.end += len(data)
         if not self._spill.is_empty or self._memory_used + len(data) > MEMORY:
@@ -41,6 +44,7 @@ class OutputBuffer:
             self._to_memory(chunk)
 
     def take(self) -> Iterator[Chunk]:
+        """Yield the next chunks to send. Ends if there are none, or if MAX_UNACKNOWLEDGED bytes are on their way."""
         while self._unacknowledged_size < MAX_UNACKNOWLEDGED:
             if not self._waiting:
                 self._from_disk()
@@ -52,10 +56,13 @@ class OutputBuffer:
             yield chunk
 
     def acknowledge(self, end: int) -> None:
+        """Forget the chunks that the supervisor has. `end`: up to which offset it has written the output."""
         while self._unacknowledged and self._unacknowledged[0].end <= end:
             self._drop(self._unacknowledged.popleft())
 
     def rewind(self, start: int) -> None:
+        """Let `take` yield all output again that the supervisor does not have. `start`: the offset up to which it has
+        it."""
         self._waiting.extendleft(reversed(self._unacknowledged))
         self._unacknowledged.clear()
         self._unacknowledged_size = 0
@@ -68,6 +75,7 @@ class OutputBuffer:
                 self._memory_used += len(rest.data) + _CHUNK_OVERHEAD
 
     def close(self) -> None:
+        """Remove the file with output that did not fit into memory."""
         self._spill.close()
 
     def _to_memory(self, chunk: Chunk) -> None:

@@ -23,9 +23,11 @@ class SpillFile:
 
     @property
     def is_empty(self) -> bool:
+        """True if no chunk is left to be returned by `pop`."""
         return self._write_at <= self._read_at
 
     def append(self, chunk: Chunk) -> None:
+        """Write a chunk. A full disk loses it without an error."""
         frame = encode_chunk(chunk)
         try:
             if self._file is None:
@@ -38,6 +40,8 @@ class SpillFile:
             self._write_at += len(frame)
 
     def pop(self) -> Chunk | None:
+        """Return the oldest chunk; None if there is none, or if it can't be read, which loses all chunks that are
+        left."""
         if self._file is None or self.is_empty:
             return None
         number = self._file.fileno()
@@ -59,6 +63,7 @@ class SpillFile:
         return chunk
 
     def close(self) -> None:
+        """Close and remove the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
                 self._file.close()

@@ -1,5 +1,7 @@
-"""A rank's connection to the supervisor, and the two output streams of the rank's command. After a reconnect, the
-supervisor says how much output it has, so nothing is lost with a broken connection."""
+"""The connection of a rank, or of a host starter, to the supervisor, and the two output streams of a rank's command.
+
+After a reconnect, the supervisor says how much output it has, so nothing is lost with a broken connection.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ REFUSALS_KEPT, REFUSED_COUNTED = 60.0, 99
 
 
 class SupervisorClient:
-    """A rank's connection to its supervisor. It reconnects when it breaks; `contact` decides when."""
+    """The connection of a rank, or of a host starter, to its supervisor. It reconnects when it breaks; `contact`
+    decides when."""
 
     def __init__(
         self,
@@ -66,25 +69,33 @@ class SupervisorClient:
         self._refused_at: list[float] = []
 
     def readers(self) -> list[MessageSocket]:
+        """Return the connection, once the port has accepted it, for the caller to wait until it is readable; else
+        empty."""
         return [self._conn] if self._conn is not None and self.contact.stage is not Stage.CONNECTING else []
 
     def writers(self) -> list[MessageSocket]:
+        """Return the connection while it is being made or has unsent data, for the caller to wait until it is writable;
+        else empty."""
         is_connecting = self.contact.stage is Stage.CONNECTING
         return [self._conn] if self._conn is not None and (is_connecting or self._conn.pending) else []
 
     @property
     def room(self) -> int:
+        """How many bytes may be queued now; 0 or less without a connection or if it is slow."""
         return MAX_PENDING - self._conn.pending if self._conn is not None and self.contact.is_up else 0
 
     def send_message(self, t: str, **fields: Any) -> None:
+        """Queue a message. It is lost if there is no connection, or the handshake is not complete."""
         if self._conn is not None and self.contact.is_up:
             self._conn.send(message(t, **fields))
 
     def send(self, data: bytes) -> None:
+        """Queue the bytes of a frame. The caller has looked at `room`."""
         if self._conn is not None:
             self._conn.send(data)
 
     def step(self, now: float) -> None:
+        """Connect, drop a connection, or leave a silent one, if `contact` says that this is due."""
         due = self.contact.due(now)
         if due in (Due.DROP, Due.LEAVE) and ready(self.readers(), [], 0)[0]:
             return  # this process was slow: it has not read the answer yet, and a close would reset the connection
@@ -118,13 +129,16 @@ class SupervisorClient:
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", now, code)
 
     def _drop(self, reason: str, now: float, code: int = 0) -> None:
-        """`code`: errno, if the connection could not be made."""
+        """Close the connection, if there is one, and let `contact` note why. `code`: errno, if the connection could not
+        be made."""
         if self._conn is not None:
             self._conn.close()
         self._conn = self._handshake = self._orders = None
         self.contact = self.contact.on_break(reason, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
+        """Receive and send what is possible now, without waiting, and return the messages received. A connection that
+        breaks is dropped, and made again by a later `step`."""
         messages: list[Json] = []
         conn = self._conn
         if conn is None:
@@ -190,6 +204,10 @@ class CommandStream:
         os.set_blocking(self.number, False)
 
     def read_output(self, now: float) -> None:
+        """Read what the pipe has into the buffer. At the end of the command's output, close the stream.
+
+        `read_at` then says when to read next, because each read of a few bytes costs as much as a large one.
+        """
         try:
             data = os.read(self.number, READ_SIZE)
         except (BlockingIOError, InterruptedError):
@@ -210,6 +228,7 @@ class CommandStream:
         self._was_read_at = now
 
     def close(self) -> None:
+        """Close the pipe. The buffer keeps what was read. A second call does no harm."""
         if self.open:
             self.open = False
             self._pipe.close()

@@ -1,4 +1,5 @@
-"""Decides when a rank connects to its supervisor, when it reconnects, and when the supervisor counts as lost. Pure.
+"""Decides when a rank or a host starter connects to its supervisor, when it reconnects, and when the supervisor counts
+as lost. Pure.
 
 A silent connection is replaced before the supervisor counts as lost. A rank waits longest if the port accepts
 connections, and shortest if it is closed.
@@ -17,8 +18,8 @@ SILENCE_LIMIT = 12.0
 """Seconds of silence before the rank reconnects."""
 CONNECT_LIMIT = 5.0
 SUSPENDED = 8.0
-"""Seconds between two turns after which a rank was suspended. Longer than `machine.SUSPENDED`, because a rank may take
-a turn only every four seconds."""
+"""Seconds between two turns after which a rank was suspended. Longer than `supervisor_machine.SUSPENDED`, because
+a rank may take a turn only every four seconds."""
 RETRY_INTERVAL = 0.5
 
 
@@ -37,7 +38,7 @@ class Due(Enum):
 
 
 class Contact(NamedTuple):
-    """A rank's connection to its supervisor. Each `on_…` method returns the next `Contact`."""
+    """The connection of a rank or a host starter to its supervisor. Each `on_…` method returns the next `Contact`."""
 
     addresses: tuple[tuple[str, int], ...]
     """Addresses with ports. On node0 the first is local, and is dropped once a connection there failed to authenticate.
@@ -55,15 +56,18 @@ class Contact(NamedTuple):
 
     @property
     def is_up(self) -> bool:
+        """True if the handshake is complete."""
         return self.stage is Stage.UP
 
     def on_turn(self, now: float) -> Contact:
+        """Note that this process takes a turn. If it was suspended before, the silence of that time does not count."""
         was_suspended = now - self.turned_at > SUSPENDED
         last = now if was_suspended else self.last_received
         taken = now if self.stage is Stage.UNANSWERED else self.taken_at
         return self._replace(turned_at=now, last_received=last, taken_at=taken)
 
     def due(self, now: float) -> Due:
+        """Return what is to be done about the connection now."""
         if self.stage is Stage.NONE:
             return Due.CONNECT if now >= self.retry_at else Due.NOTHING
         if self.stage is Stage.UP:
@@ -73,24 +77,34 @@ class Contact(NamedTuple):
         return Due.DROP if now - self.began_at > (SUPERVISOR_BUSY if may_answer else CONNECT_LIMIT) else Due.NOTHING
 
     def on_connecting(self, now: float) -> Contact:
+        """Note that a connection is being made."""
         return self._replace(stage=Stage.CONNECTING, began_at=now, is_refused=False)
 
     def on_taken(self) -> Contact:
+        """Note that the port has accepted the connection."""
         return self._replace(stage=Stage.UNANSWERED)
 
     def on_stranger(self) -> Contact:
+        """Note that another program answers at the port, so that an accepted connection shows no supervisor."""
         return self._replace(taken_at=float("-inf"))
 
     def on_welcome(self, now: float) -> Contact:
+        """Note that the supervisor has proven the token."""
         return self._replace(stage=Stage.UP, last_received=now)
 
     def on_message(self, now: float) -> Contact:
+        """Note that a message has come."""
         return self._replace(last_received=now)
 
     def after_work(self, now: float) -> Contact:
+        """Note that this process worked so long that it could not receive, which is no silence of the supervisor."""
         return self._replace(last_received=now, turned_at=now)
 
     def on_break(self, reason: str, now: float, *, is_refused: bool = False) -> Contact:
+        """Note that the connection broke, or could not be made; the next attempt is RETRY_INTERVAL seconds later.
+
+        If it broke before its handshake was complete, only the last address is tried from then on.
+        """
         was_answered = self.stage in (Stage.NONE, Stage.UP)
         return self._replace(
             stage=Stage.NONE,
@@ -101,6 +115,8 @@ class Contact(NamedTuple):
         )
 
     def is_lost(self, now: float) -> bool:
+        """Return True if the supervisor has been silent for too long: for the shortest time if its port is closed, for
+        the longest if the port has accepted a connection lately."""
         if self.is_refused:
             limit = SUPERVISOR_REFUSED
         else:

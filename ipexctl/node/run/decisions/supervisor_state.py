@@ -458,7 +458,7 @@ class SupervisorAct(Enum):
     ASK_TIME_LEFT = "ask the queue in the background; TimeLeft follows"
     FINISH = "save the record for the last time"
     NOTIFY = "start the command of --notify"
-    RELEASE_WAITING = "end the programs on hosts of the pool without ranks"
+    RELEASE_WAITING = "remove the reservations of the pool's hosts without ranks"
     ASK_JOB = "ask the queue while the ranks end, because the queue may be what ends them"
 
 

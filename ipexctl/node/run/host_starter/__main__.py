@@ -57,6 +57,7 @@ class HostStarter:
         }
 
     def run(self) -> None:
+        """Take turns until the run is over or the supervisor is lost for good; then kill what is left."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         wake = wake_on_signal()
@@ -65,6 +66,8 @@ class HostStarter:
         self.kill_processes()
 
     def turn(self, wake: int) -> None:
+        """Take one turn: decide, wait, and handle messages, exits and output. `wake`: a descriptor that signals make
+        readable."""
         now = time.monotonic()
         self.client.contact = self.client.contact.on_turn(now)
         self.client.step(now)
@@ -86,27 +89,33 @@ class HostStarter:
                 self.report({"t": "shell-ended", "id": number, "code": code})
 
     def apply(self, step: machine.Step) -> None:
+        """Take over the state of a decision, and carry out its commands in order."""
         self.state, commands = step
         for command in commands:
             self.actions[command if isinstance(command, machine.StarterAct) else type(command)](command)
 
     def on_welcome(self, welcome: Json) -> None:
+        """Handle the supervisor's welcome, the first or after a reconnect."""
         self.apply(self.state.on_welcome(welcome))
 
     def find_gone_wrappers(self, command: machine.FindGoneWrappers) -> None:
+        """Report which of these wrappers have exited. Without one, nothing is sent."""
         gone = [rank for rank, pid, start, scope in command.wrappers if has_exited(pid, start, scope)]
         if gone:
             self.client.send_message("gone", ranks=gone)
 
     def signal_processes(self, command: machine.SignalProcesses) -> None:
+        """Send a signal to the wrappers and lines of the attempt."""
         self.wrappers.signal(command.number)
         self.shells.signal(command.number)
 
     def kill_processes(self) -> None:
+        """Kill the wrappers and lines of the attempt, and wait for their ends."""
         self.wrappers.kill()
         self.shells.kill()
 
     def start_shell(self, command: machine.StartShell) -> None:
+        """Run a line of mpirun. If it can't be started, mpirun gets the reason and an exit code, as of a shell."""
         try:
             self.shells.start(command.id, command.line, minimal_environment(), self.request.rundir)
         except OSError as error:
@@ -114,9 +123,15 @@ class HostStarter:
             self.report({"t": "shell-ended", "id": command.id, "code": WRAPPER_NOT_STARTED})
 
     def send_output(self, number: int, stream: str, data: bytes) -> None:
+        """Send a piece of a line's output. `stream`: `out` or `err`."""
         self.client.send_message("shell-output", id=number, stream=stream, text=data.decode("latin-1"))
 
     def start_wrappers(self, command: machine.StartWrappers) -> None:
+        """Begin an attempt: kill what is left of the one before, write the job file if the attempt has its own, and
+        start the ranks.
+
+        With mpirun, no rank is started here: its lines do that. A wrapper that can't be started is reported as ended.
+        """
         self.kill_processes()
         self.read_log()
         self.ends.clear()
@@ -137,24 +152,33 @@ class HostStarter:
                 self.report_wrapper(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {reason}\n")
 
     def report_wrapper(self, rank: int, code: int, text: str) -> None:
+        """Report that a wrapper has ended. `text`: what the host's wrappers printed."""
         attempt = self.state.attempt
         self.report({"t": "wrapper-ended", "rank": rank, "attempt": attempt, "code": code, "text": text})
 
     def report(self, end: Json) -> None:
+        """Report an end, and keep the report until the next attempt, for `repeat_ends`."""
         self.ends.append(end)
         self.client.send_message(**end)
 
     def repeat_ends(self, _: machine.StarterAct) -> None:
+        """Report all ends of this attempt again, after a reconnect."""
         for end in self.ends:
             self.client.send_message(**end)
 
     def read_log(self) -> str:
+        """Return what the wrappers have printed since the last call, at most MAX_TEXT bytes; empty without any."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self.log, MAX_TEXT).decode(errors="replace")
         return ""
 
 
 def main(_: str) -> int:
+    """Read the request, and start the host's starter in a process of its own.
+
+    Only the caller's process returns from here: with 0 once it has passed on the starter's reply, even if that is a
+    failure; with 1 if the request can't be read.
+    """
     line = sys.stdin.readline()
     try:
         request = decode(HostStarterRequest, parse_json(line), "the request")

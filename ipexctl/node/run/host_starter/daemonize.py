@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
 
 def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
-    """Detach from the caller: a new session, no terminal, stderr to a file. Returns twice: in the detached process a
-    function that sends one reply, in the original process that reply."""
+    """Detach from the caller: a new session, no terminal, stderr to a file.
+
+    It returns twice: in the detached process a function that sends one reply to the original one, and in the original
+    process that reply.
+    """
     reader, writer = os.pipe()
     if session_leader := os.fork():
         os.close(writer)

@@ -25,13 +25,15 @@ class HostShells:
 
     @property
     def is_empty(self) -> bool:
+        """True if no line is running."""
         return not self._running
 
     def readers(self) -> list[int]:
+        """Return the descriptors with output of lines, for the caller to wait for."""
         return list(self._pipes)
 
     def start(self, number: int, line: str, environ: Mapping[str, str], cwd: str) -> None:
-        """Raises an OSError."""
+        """Start a line in a session of its own. Raises an OSError if it can't be started."""
         process = subprocess.Popen(
             ["/bin/sh", "-c", line],
             cwd=cwd,
@@ -48,15 +50,17 @@ class HostShells:
             self._pipes[pipe.fileno()] = (number, name)
 
     def read_output(self) -> None:
+        """Hand on what the running lines have printed, without waiting."""
         for descriptor in list(self._pipes):
             self._read(descriptor)
 
     def take_ended(self) -> dict[int, int]:
-        """Number → `Popen.returncode` of each line that exited since the last call. Its output has been read."""
+        """Return number → `Popen.returncode` of each line that exited since the last call. Its output is read before,
+        except what processes that it left print later."""
         codes = {number: process.poll() for number, process in self._running.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
         for number in ended:
-            for descriptor in [each for each, (of, _) in self._pipes.items() if of == number]:
+            for descriptor in [pipe for pipe, (of, _) in self._pipes.items() if of == number]:
                 for _ in range(_LAST_READS):
                     if not self._read(descriptor):
                         break
@@ -64,16 +68,20 @@ class HostShells:
         return ended
 
     def signal(self, number: int) -> None:
+        """Send a signal to all running lines. One that has just exited is no error."""
         for process in self._running.values():
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, number)
 
     def end(self, number: int) -> None:
+        """Send SIGTERM to a line. A line that is not running is no error."""
         if number in self._running:
             with contextlib.suppress(OSError):
                 os.killpg(self._running[number].pid, signal.SIGTERM)
 
     def kill(self) -> None:
+        """Kill all processes in the sessions of the running lines, and wait for the lines. Their last output is
+        lost."""
         if self.is_empty:
             return
         kill_sessions({process.pid for process in self._running.values()})
@@ -96,7 +104,7 @@ class HostShells:
 
     def _forget(self, number: int) -> None:
         process = self._running.pop(number)
-        self._pipes = {each: value for each, value in self._pipes.items() if value[0] != number}
+        self._pipes = {descriptor: value for descriptor, value in self._pipes.items() if value[0] != number}
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()

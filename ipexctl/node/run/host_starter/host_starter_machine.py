@@ -84,6 +84,7 @@ class HostStarterState(NamedTuple):
         return self._replace(has_met=True, is_lost=False, beat_at=0.0), (StarterAct.REPEAT_ENDS,)
 
     def on_message(self, message: Json) -> Step:
+        """Handle an order of the supervisor, which is proven already. Other messages change nothing."""
         kind = message.get("t")
         if kind == "start":
             return self._start(message)
@@ -100,7 +101,8 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def on_turn(self, contact: Contact, now: float, *, is_idle: bool) -> Step:
-        """`is_idle`: no wrapper or line is running."""
+        """Decide what time alone makes due: a beat, or the end if the supervisor is lost. `is_idle`: no wrapper or line
+        is running."""
         if self.is_lost:
             return self._wait(contact, now, is_idle=is_idle)
         is_lost = contact.is_lost(now) or (contact.is_refused and not self.has_met)
@@ -112,6 +114,7 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def seconds_to_turn(self, contact: Contact, now: float) -> float:
+        """Return the seconds until the next turn is due, if nothing happens before."""
         if self.is_lost or not contact.is_up:
             return BUSY_TURN
         return max(0.0, self.beat_at - now)

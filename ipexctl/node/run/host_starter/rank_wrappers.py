@@ -19,7 +19,7 @@ _INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 
 def minimal_environment() -> dict[str, str]:
-    """The login's variables that mpirun and rank wrappers get. Others might have unwanted effects there."""
+    """Return the variables of the login that mpirun and rank wrappers get. Others might have unwanted effects there."""
     environ = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
     environ.update(account_variables())
     return environ
@@ -31,10 +31,12 @@ class RankWrappers:
 
     @property
     def is_empty(self) -> bool:
+        """True if there is no wrapper whose exit was not taken."""
         return not self._running
 
     @property
     def pids(self) -> list[int]:
+        """The pids of the wrappers whose exits were not taken."""
         return [process.pid for process in self._running.values()]
 
     def start(
@@ -61,7 +63,7 @@ class RankWrappers:
             )
 
     def take_ended(self) -> dict[int, int]:
-        """Rank → `Popen.returncode` of each wrapper that exited since the last call."""
+        """Return rank → `Popen.returncode` of each wrapper that exited since the last call."""
         codes = {rank: process.poll() for rank, process in self._running.items()}
         ended = {rank: code for rank, code in codes.items() if code is not None}
         for rank in ended:
@@ -69,11 +71,13 @@ class RankWrappers:
         return ended
 
     def signal(self, number: int) -> None:
+        """Send a signal to all wrappers. One that has just exited is no error."""
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)
 
     def kill(self) -> None:
+        """Kill all processes in the sessions of the wrappers, and wait for the wrappers."""
         if self.is_empty:
             return
         kill_sessions(set(self.pids))

@@ -37,10 +37,14 @@ _RETRY_INTERVAL = 0.2
 
 
 def main(rundir: str) -> int:
-    words = sys.argv[3:]
-    while words and words[0].startswith("-"):  # -x of hydra, -q of both
-        words.pop(0)
-    host, *line = words or [""]
+    """Have the line run on its host, and return its exit code; NOT_REACHED if the supervisor does not take it.
+
+    A line for node0 itself is run here, in place of this program.
+    """
+    arguments = sys.argv[3:]
+    while arguments and arguments[0].startswith("-"):  # -x of hydra, -q of both
+        arguments.pop(0)
+    host, *line = arguments or [""]
     try:
         contact = read_json_file(os.path.join(rundir, SHELL_FILE))
     except (OSError, JsonError) as error:
@@ -97,11 +101,13 @@ class ShellCall:
 
 
 def write_all(number: int, data: bytes) -> None:
+    """Write all data, however small the pieces that the pipe takes."""
     while data:
         data = data[os.write(number, data) :]
 
 
 def fail(text: str) -> int:
+    """Say on stderr why the line was not run, and return the exit code of an ssh that can't connect."""
     sys.stderr.write(f"ipexctl: {text}\n")
     sys.stderr.flush()
     return NOT_REACHED

@@ -1,4 +1,5 @@
-"""Figures of ranks and hosts: read in the rank wrapper, counted in windows, judged by the supervisor and `why`.
+"""Figures of ranks and hosts: read in the rank wrapper, counted in windows, judged by the supervisor and `ipexctl why`.
 
-In: the ring of steps and /proc. Out: files of windows, rates, slow ranks. Never decides about a run.
+They are read from the ring of steps and from /proc, and become files of windows, rates, and slow ranks. Nothing here
+decides about a run.
 """

@@ -26,6 +26,7 @@ class HostNotes(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
+        """False for a length that no window has. The supervisor ignores such a message."""
         return 0 < self.seconds <= 2 * WINDOW
 
 
@@ -38,6 +39,8 @@ class Moments:
         self._peak: float | None = None
 
     def read(self, now: float) -> None:
+        """Read the counter of sent bytes, and set `at`, when to read it next. If the counter can't be read, that is
+        never."""
         try:
             with open(self._path, encoding="ascii") as file:
                 sent = int(file.read())
@@ -54,7 +57,7 @@ class Moments:
             self._begun = self.at = now + WINDOW - LOOKING
 
     def take(self) -> float | None:
-        """Bytes/s in the busiest moment since the last call; None without samples."""
+        """Return bytes/s in the busiest moment since the last call; None without samples."""
         peak, self._peak = self._peak, None
         return peak
 
@@ -72,13 +75,15 @@ class HostProbe:
 
     @property
     def next_read(self) -> float:
+        """When `read` is due, by the monotonic clock; infinite if there is no interface to read."""
         return self._moments.at
 
     def read(self, now: float) -> None:
+        """Read the interface between two windows, to find its busiest moment."""
         self._moments.read(now)
 
     def take(self, now: float) -> HostRates | None:
-        """Rates since the last call; None at the first call."""
+        """Return the rates since the last call; None at the first call."""
         before, sent, seconds = self._before, self._sent(), now - self._at
         is_first, self._is_first = self._is_first, False
         self._before, self._at = sent, now
@@ -100,7 +105,8 @@ class HostProbe:
                 yield int(text) / 1000
 
     def _sent(self) -> float | None:
-        """Bytes sent since boot over the run's interface; over all but the loopback if the run names none."""
+        """Return the bytes sent since boot over the run's interface; over all but the loopback if the run names none.
+        None if the kernel does not tell."""
         sent = []
         for line in read_text(f"{self._root}/proc/net/dev").splitlines():
             name, _, text = line.partition(":")

@@ -78,6 +78,7 @@ class StepRecord(NamedTuple):
 
     @property
     def thread(self) -> int:
+        """The kernel's number of the thread that stepped the optimizer."""
         return self.flags >> 32
 
 
@@ -88,7 +89,7 @@ class MeterReader:
 
     @classmethod
     def create(cls) -> MeterReader | None:
-        """Create a ring; None if memory is short or the system has no memfd."""
+        """Create a ring. Return None if memory is short or the system has no memfd."""
         number = _create_memfd()
         if number < 0:
             return None
@@ -106,6 +107,11 @@ class MeterReader:
         return f"/proc/{os.getpid()}/fd/{self.number}"
 
     def read(self) -> list[StepRecord]:
+        """Return the records since the last call, in order; empty if there are none, or the ring can't be read.
+
+        A record that is being written is returned by the next call. Records that were overwritten since the last call
+        are lost.
+        """
         try:
             if not self._has_next():
                 return []
@@ -116,16 +122,16 @@ class MeterReader:
         if len(first) != RING_SIZE or len(again) != RING_SIZE:
             return []
         pairs = zip(_RECORD.iter_unpack(first), _RECORD.iter_unpack(again))
-        found = {
+        records = {
             fields[0]: StepRecord(*fields[1:8])
-            for place, (fields, repeated) in enumerate(pairs)
+            for slot, (fields, repeated) in enumerate(pairs)
             if fields == repeated
             and self._last < fields[0]
-            and (fields[0] - 1) % SLOTS == place
+            and (fields[0] - 1) % SLOTS == slot
             and _is_complete(fields)
         }
-        self._last = max(found, default=self._last)
-        return [found[number] for number in sorted(found)]
+        self._last = max(records, default=self._last)
+        return [records[number] for number in sorted(records)]
 
     def _has_next(self) -> bool:
         """True if the ring has a newer record. Reads only one word, because most scripts have no steps."""
@@ -133,19 +139,20 @@ class MeterReader:
         return int.from_bytes(data, sys.byteorder) > self._last
 
     def steps_made(self) -> int:
-        """Optimizer steps of the process that trains, also those that were profiled."""
+        """Return how many optimizer steps the process that trains has made, also those that were profiled."""
         return int.from_bytes(os.pread(self.number, 8, RING_SIZE + 8), sys.byteorder)
 
     def document(self) -> bytes:
-        """The newest document of the process that trains, which may be half-written; empty without one."""
+        """Return the newest document of the process that trains, which may be half-written; empty without one."""
         return os.pread(self.number, FILE_SIZE - DOCUMENT, DOCUMENT).partition(b"\0")[0]
 
     def ask_for_profile(self, after_step: int, path: str) -> None:
-        """Ask the process that trains."""
+        """Ask the process that trains to profile the steps after `after_step`, and to write the profile to the path."""
         os.pwrite(self.number, os.fsencode(path)[: DOCUMENT - RING_SIZE - 17] + b"\0", RING_SIZE + 16)
         os.pwrite(self.number, after_step.to_bytes(8, sys.byteorder), RING_SIZE)
 
     def close(self) -> None:
+        """Close the ring. The command's processes can't open it then."""
         os.close(self.number)
 
 

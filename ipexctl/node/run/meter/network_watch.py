@@ -1,4 +1,4 @@
-"""For the status: how long ranks wait for other hosts in a step, and how much faster `--wire` would be. Pure.
+"""Finds for the status how long ranks wait for other hosts in a step, and how much faster `--wire` would be. Pure.
 
 - The waiting share is known only with several hosts whose ranks sleep while they wait (`rates.py`).
 - Advice needs the gradient bytes of a DDP model, because other traffic would not shrink. If a host sends fewer bytes, a
@@ -53,6 +53,7 @@ class NetworkWatch:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
+        """Forget what was measured in the attempt before."""
         self._open: dict[int, _Window] = {}
         self._has_begun = False
         self._seconds = self._steps = self._waited = self._gradients = 0.0
@@ -61,12 +62,14 @@ class NetworkWatch:
         self._iface = ""
 
     def add(self, rank: int, number: int, rates: RankRates, seconds: float, gradients: float) -> None:
+        """Take a rank's window. It counts once all ranks and hosts have sent theirs of this number."""
         if self._is_on:
             window = self._window(number)
             window.ranks[rank], window.gradients[rank] = rates, gradients
             self._take(number, window, seconds)
 
     def add_host(self, host: str, number: int, rates: HostRates, seconds: float, iface: str) -> None:
+        """Take a host's window, which counts as a rank's does. `iface`: the host's network interface, or empty."""
         if self._is_on:
             self._iface = iface
             window = self._window(number)
@@ -100,6 +103,7 @@ class NetworkWatch:
 
     @property
     def network(self) -> NetworkCost | None:
+        """What waiting for other hosts costs; None if it can't be measured, or before MIN_STEPS steps were."""
         if self._steps < MIN_STEPS or not self._sent:
             return None
         step, share = self._seconds / self._steps, self._waited / self._seconds
@@ -116,20 +120,23 @@ class NetworkWatch:
 
 
 def once_round(gradients: float, senders: int) -> float:
-    """Bytes that a host sends in a ring all-reduce of gradients of that size."""
+    """Return the bytes that a host sends in a ring all-reduce of so many bytes of gradients among so many senders."""
     return 2 * (senders - 1) / senders * gradients
 
 
 def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
-    """Fraction of a host's bytes per step that `--wire` would leave: a ring of the hosts instead of a ring of all
-    senders. Without no_sync, each backward pass of a step sends the gradients."""
+    """Return which fraction of a host's bytes per step `--wire` would leave: a ring of the hosts takes the place of a
+    ring of all senders, with fewer bytes for each number.
+
+    Without no_sync, each backward pass of a step sends the gradients.
+    """
     once, then = once_round(gradients, senders), once_round(gradients, hosts)
     passes = max(1, int(moved / once + 0.1))
     return max(0.0, 1.0 - (min(moved, passes * once) - min(moved, passes * then) * RATIO) / moved)
 
 
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
-    """Speedup of a step that sends only the fraction `remaining` of its bytes.
+    """Return how many times as fast a step would be that sends only the fraction `remaining` of its bytes.
 
     `transfer`: seconds to send all bytes at the busiest moment's rate; 0 if unknown.
     """

@@ -57,22 +57,28 @@ class RankMeter:
 
     @property
     def next_end(self) -> float:
+        """When the present window ends, by the monotonic clock; infinite if nothing is measured."""
         return self._windows.next_end if self._windows is not None else float("inf")
 
     @property
     def next_read(self) -> float:
+        """When `read_host` is due, by the monotonic clock; infinite unless this rank measures its host."""
         probe = self._host_probe if self._windows is not None else None
         return probe.next_read if probe is not None else float("inf")
 
     def read_host(self, now: float) -> None:
+        """Read the host's network interface between two windows. Does nothing unless this rank measures its host."""
         if self._host_probe is not None:
             self._host_probe.read(now)
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
+        """Return the command's environment with the variables by which it finds the meter; unchanged if nothing is
+        measured."""
         profile = self._profile.prepare() if self._profile is not None else {}
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path, **profile}
 
     def start(self, now: float) -> None:
+        """Begin to measure, at the moment at which the command starts."""
         if self._is_on:
             self._windows = WindowMaker(now)
             self._probe = RankProbe(now, sharers=self._sharers)
@@ -95,17 +101,20 @@ class RankMeter:
             self._note_host(closed[-1], now)
 
     def steps(self) -> int | None:
-        """Optimizer steps of the command; None if they are not counted."""
+        """Return how many optimizer steps the command has made; None if they are not counted."""
         if self._reader is None or self._windows is None:
             return None
         self._read_ring(self._windows)
         return self._windows.steps
 
     def count_steps(self, request: str, now: float) -> StepCount:
+        """Return the answer to a request to count: steps so far, and how fast they are. All are 0 before the first
+        step."""
         return StepCount(request, *(self.stepping(now) or ()))
 
     def stepping(self, now: float) -> Stepping | None:
-        """The same after the end; None without a step."""
+        """Return how many steps the command has made, and how fast; None before the first. After the command's end,
+        return what it was at the end."""
         windows, reader = self._windows, self._reader
         if windows is not None and reader is not None:
             windows.add(reader.read())
@@ -115,12 +124,15 @@ class RankMeter:
         return self._stepping
 
     def ask_for_profile(self, path: str, attempt: int, request: int, after_step: int) -> None:
+        """Have the command profile the steps after `after_step` into the file `path`. Does nothing if nothing is
+        measured."""
         if self._reader is not None:
             self._profile, self._attempt, self._request = ProfileFile(path), attempt, request
             self._profile.prepare()
             self._reader.ask_for_profile(after_step, path)
 
     def finish(self, now: float) -> None:
+        """Read everything for the last time, and close the ring and the last window. A second call does no harm."""
         self._read_profile()
         if self._windows is not None:
             self.stepping(now)
@@ -162,11 +174,13 @@ class RankMeter:
                 self._unsent.append(HostNotes(window.number, window.seconds, rates, self._host_probe.iface))
 
     def take(self) -> list[tuple[str, Json]]:
+        """Return what is new as messages: type and fields of each."""
         windows = list(self._unsent)
         self._unsent.clear()
         self._sent.extend(windows)
         return [(_KINDS.get(type(window), "window"), encode(window)) for window in windows]
 
     def rewind(self) -> None:
+        """Have `take` return the last minute's messages again, because a broken connection may have lost them."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()

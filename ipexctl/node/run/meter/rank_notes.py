@@ -56,6 +56,7 @@ class RankProbe:
         self._latest = self._edge
 
     def update(self, pids: Collection[int], thread: int, now: float) -> None:
+        """Read the rank's processes. `thread`: the one that steps the optimizer, 0 before the first step."""
         processes = {pid: values for pid in pids if (values := self._process(pid))}
         main = next(((pid, thread) for pid in processes if thread and self._has_thread(pid, thread)), None)
         # Before the first step, assume the first thread, so that its earlier time does not count in a later window.
@@ -67,6 +68,7 @@ class RankProbe:
         self._latest = _Reading(now, processes, threads, rss, main[1] if main else 0)
 
     def take(self) -> RankNotes | None:
+        """Return the figures since the last call; None if the processes were not read since, or are gone."""
         before, after = self._edge, self._latest
         seconds = after.at - before.at
         if seconds <= 0 or not after.processes:

@@ -112,18 +112,19 @@ class RankProfile(NamedTuple):
     @property
     def speedups(self) -> dict[str, float]:
         """Lever → how many times as fast a step would be; also `fast`, if both of its parts are worth it."""
-        saved = {each.lever: each.now - each.then for each in self.levers}
-        found = {name: self._speedup(seconds) for name, seconds in saved.items()}
+        saved = {measured.lever: measured.now - measured.then for measured in self.levers}
+        factors = {name: self._speedup(seconds) for name, seconds in saved.items()}
         of_fast = [saved.get(name, 0.0) for name in ("autocast", "fused_optimizer")]
         if all(self._speedup(seconds) >= WORTH for seconds in of_fast):
-            found["fast"] = self._speedup(sum(of_fast))
-        return found
+            factors["fast"] = self._speedup(sum(of_fast))
+        return factors
 
     def _speedup(self, saved: float) -> float:
         return self.seconds / max(self.seconds - saved, 0.01 * self.seconds) if self.seconds else 1.0
 
     @property
     def is_usable(self) -> bool:
+        """True if there is a profile whose parts fit each other. False if `note` says why there is none."""
         return self.seconds > 0 and len(self.operators) <= _MOST_ROWS and len(self.communication) == max(1, self.steps)
 
 
@@ -137,13 +138,15 @@ class ProfileFile:
         self._read_at = 0
 
     def prepare(self) -> dict[str, str]:
+        """Remove the profile before, and return the variable that names the file to the command."""
         with contextlib.suppress(OSError):
             make_private_directory(os.path.dirname(self._path))
             remove_file(self._path)
         return {self.VARIABLE: self._path}
 
     def read(self) -> RankProfile | None:
-        """The profile, if there is one that was not read before."""
+        """Return the profile that the command has written since the last call; None if there is none. One that is not
+        valid is returned as a note."""
         try:
             changed = os.stat(self._path).st_mtime_ns
             if changed == self._read_at:
@@ -161,9 +164,10 @@ def _text(value: object, field: str) -> str:
 
 
 def main_profile(profiles: Iterable[RankProfile]) -> RankProfile | None:
-    """The profile of the rank that waits least for the others, so all ranks step as fast as that one."""
-    usable = [each for each in profiles if each.is_usable]
-    return min(usable, key=lambda each: sum(each.communication) / max(1, each.steps), default=None)
+    """Return the profile of the rank that waits least for the others, because all ranks step as fast as that one; None
+    if no profile is usable."""
+    usable = [profile for profile in profiles if profile.is_usable]
+    return min(usable, key=lambda profile: sum(profile.communication) / max(1, profile.steps), default=None)
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text}

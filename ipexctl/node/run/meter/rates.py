@@ -52,7 +52,7 @@ class HostRates(NamedTuple):
 
 
 def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
-    """How ranks wait. With an unknown backend they may spin."""
+    """Return how the ranks wait for each other. With an unknown backend they may spin."""
     if backend == "none":
         return "independent"
     if backend != "gloo":

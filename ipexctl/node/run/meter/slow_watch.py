@@ -31,9 +31,11 @@ class Streak:
 
     @property
     def has_begun(self) -> bool:
+        """True once ROW periods in a row have counted, until the streak ends."""
         return self.length >= ROW
 
     def add(self, *, counts: bool) -> None:
+        """Take the next period. `counts`: whether the rank was slow in it."""
         self._missed = 0 if counts else self._missed + 1
         if counts:
             self.length += 1
@@ -48,6 +50,7 @@ class SlowWatch:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
+        """Forget what was measured in the attempt before."""
         self._open: dict[int, dict[int, RankRates]] = {}
         self._last = -1
         self._has_begun = False
@@ -58,6 +61,7 @@ class SlowWatch:
         self.slow: SlowRank | None = None
 
     def add(self, rank: int, number: int, rates: RankRates, seconds: float) -> None:
+        """Take a rank's window. One that is sent again after a reconnect is ignored, and so is a late one."""
         if not self._is_on or number <= self._last:
             return
         ranks = self._open.setdefault(number, {})
@@ -68,7 +72,7 @@ class SlowWatch:
             del self._open[min(self._open)]
 
     def _take(self, number: int, ranks: Mapping[int, RankRates], seconds: float) -> None:
-        self._open = {other: found for other, found in self._open.items() if other > number}
+        self._open = {other: windows for other, windows in self._open.items() if other > number}
         if number != self._last + 1:
             self._forget()
         self._last = number
@@ -89,7 +93,7 @@ class SlowWatch:
         self._streaks, self._more, self.slow = {}, {}, None
 
     def _find_slow(self, totals: Mapping[int, Collection[float]]) -> None:
-        own = {rank: fmean(found) for rank, found in totals.items()}
+        own = {rank: fmean(own_times) for rank, own_times in totals.items()}
         for rank, usual in medians_of_others(own).items():
             more = own[rank] - usual
             self._streaks.setdefault(rank, Streak()).add(counts=more >= MORE_OWN)

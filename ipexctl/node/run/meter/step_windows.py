@@ -64,9 +64,11 @@ class StepWindow(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
+        """False for lengths that no window has. The supervisor ignores such a message."""
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
     def rates(self, waiting: Waiting) -> RankRates:
+        """Return the window as rates. `waiting`: how the ranks of the run wait for each other (`rates.py`)."""
         # In a window with a pause, a step that began before it would count as if it had taken only the time inside.
         is_whole = self.step_seconds > LEAST_WHOLE * WINDOW
         step_seconds = self.step_seconds if is_whole else max(self.step_seconds, self.worked)
@@ -107,10 +109,12 @@ class WindowMaker:
 
     @property
     def next_end(self) -> float:
+        """When the present window ends, by the clock of the records."""
         return self._start + (self._number + 1) * WINDOW
 
     @property
     def thread(self) -> int:
+        """The kernel's number of the thread that made the last step; 0 before the first."""
         return self.newest.thread if self.newest is not None else 0
 
     @property
@@ -127,9 +131,11 @@ class WindowMaker:
 
     @property
     def newest(self) -> StepRecord | None:
+        """The newest record; None before the first."""
         return self._records[-1] if self._records else self._edge
 
     def add(self, records: Iterable[StepRecord]) -> None:
+        """Take new records, oldest first. One whose time or sums go back does not count as steps."""
         for record in records:
             if record.is_unused:
                 self._is_unused = True
@@ -142,6 +148,7 @@ class WindowMaker:
             self._last = record
 
     def close_windows(self, now: float) -> list[StepWindow]:
+        """Return the windows that have ended since the last call."""
         count = int((now - self._start) / WINDOW)
         self._number = max(self._number, count - MOST_AT_ONCE)
         windows = []
@@ -218,6 +225,7 @@ class RankThroughput:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
+        """Let the windows of the next attempt begin at number 0. The total of all attempts goes on."""
         self._next = 0
         """Number of the next window. Windows repeated after a reconnect have lower numbers."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
@@ -225,6 +233,7 @@ class RankThroughput:
         """Throughput of `_recent`, computed once per window, because the status is written more often."""
 
     def add(self, window: StepWindow) -> None:
+        """Take the rank's next window. One that is sent again is ignored."""
         if window.number < self._next:
             return
         self._next = window.number + 1
@@ -236,6 +245,8 @@ class RankThroughput:
         self._total.add(window)
 
     def now(self, *, is_over: bool) -> Throughput | None:
+        """Return the throughput of the last minute, or of the whole run if the rank is over; None before the first
+        step."""
         return self._total.result() if is_over else self._of_recent
 
 
@@ -272,7 +283,11 @@ class _Sum:
 def run_throughput(
     ranks: Sequence[Throughput | None], group: TrainingGroup | None = None, tokens: Sequence[float | None] = ()
 ) -> Throughput | None:
-    """`tokens`: of each rank's samples, on average."""
+    """Return the throughput of all ranks together; None if no rank has one.
+
+    `tokens`: mean tokens of a sample, of each rank; None where unknown. Samples and tokens are counted only if all
+    ranks have them.
+    """
     measured = [rank for rank in ranks if rank is not None]
     if not measured:
         return None
@@ -283,7 +298,7 @@ def run_throughput(
     if len(samples) == len(ranks):
         copies = group.planned / group.seen if group is not None else 1
         total, source = sum(samples) / copies, "dataloader"
-    known = [each for each in tokens if each is not None]
+    known = [mean for mean in tokens if mean is not None]
     return Throughput(
         steps_per_s=median(steps) if steps else None,
         samples_per_s=total,

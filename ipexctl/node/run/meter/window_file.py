@@ -70,6 +70,7 @@ class WindowWriter:
         self._windows: list[RankRates | HostRates] = []
 
     def begin_attempt(self) -> None:
+        """Let the next window begin an attempt: its number counts from the command's new start."""
         self._first = None
 
     def add(self, number: int, rates: RankRates | HostRates, now: float, at: float) -> None:
@@ -135,6 +136,7 @@ class WindowWriter:
         self._line = -1
 
     def close(self) -> None:
+        """Close the file, if a window was written."""
         if self._number >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._number)
@@ -219,11 +221,14 @@ def decode_rank_windows(data: bytes) -> RankWindows | None:
 
 
 def decode_host_windows(data: bytes) -> HostWindows | None:
+    """Decode a host's file; None if it is damaged or of another version."""
     content = _read(HostRates, data)
     return None if content is None else HostWindows(*content)
 
 
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
+    """Yield the files of windows and the profiles of all ranks. If they are larger than `max_sent` bytes together,
+    windows are left out."""
     directory = os.path.join(rundir, "ranks")
     try:
         names = sorted(name for name in os.listdir(directory) if os.path.splitext(name)[1] in SENT)
@@ -245,6 +250,7 @@ def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
 
 
 def read_windows(request: RunReference, _: object) -> Json:
+    """Send the files of a run's windows as frames. Answers a call of the control machine."""
     with emit_frames() as writer:
         for file in windows_of(rundir_of(request)):
             writer.send(encode_windows(file))
@@ -252,6 +258,7 @@ def read_windows(request: RunReference, _: object) -> Json:
 
 
 def main(action: str) -> int:
+    """Answer the agent's call `read`, and return its exit code; 0 also if the caller has left."""
     try:
         return answer({"read": read_windows}[action])
     except BrokenPipeError:

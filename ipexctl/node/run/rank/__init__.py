@@ -1,5 +1,5 @@
 """The wrapper of one rank: its variables, cores, output, stack dumps and exit code.
 
-In: plan.json, job.json, the supervisor's messages. Out: the command's output and end. Never touches other ranks, or
-imports the supervisor or its decisions: each starts and ends without the other.
+It reads plan.json, job.json and the supervisor's messages, and reports the command's output and end. It never touches
+other ranks, and imports neither the supervisor nor its decisions, so each starts and ends without the other.
 """

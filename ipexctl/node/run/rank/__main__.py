@@ -70,13 +70,18 @@ class CommandWatch:
         return [self._pid, *(self._usage.pids - {self._pid})]
 
     def measure(self) -> RankFigures:
+        """Return CPU use since the last call, and present memory and state of the command's processes."""
         cpu, self._memory = self._usage.now()
         figures = RankFigures(round(cpu, 1), self._memory, *processes.process_state(self._pid))
         self._openmp_files.update(self._usage.pids)
         return figures
 
     def check_memory(self, now: float, nodes: Collection[int]) -> str:
-        """Where its memory is, unless on the planned NUMA nodes. Checked less and less often: 100 GB take a second."""
+        """Note out-of-memory counters, and return where the command's memory is, if that is not on the planned NUMA
+        nodes; else empty.
+
+        The place is looked at less and less often: 100 GB take a second.
+        """
         self._oom.update(now)
         if not nodes or now - self._begun < self._next_check:
             return ""
@@ -85,16 +90,18 @@ class CommandWatch:
         return text
 
     def find_kill(self, memory: int, *, was_killed: bool) -> tuple[Json | None, list[Json]]:
-        """The kernel's out-of-memory kill if SIGKILL ended the command, and what was measured. `memory`: the command's
-        own peak, in bytes."""
-        found = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
-        proofs = self._oom.describe(found)
-        measured = [each._asdict() for each in proofs]
+        """Return the kernel's out-of-memory kill, if SIGKILL ended the command and that kill is certain, else None; and
+        what was measured. `memory`: the command's own peak, in bytes."""
+        count = self._oom.find_kill(time.monotonic(), reads_log=was_killed)
+        proofs = self._oom.describe(count)
+        measured = [proof._asdict() for proof in proofs]
         if not was_killed or proofs[0].kind != "oom-counted":
             return None, measured
-        return {"by": found.by, "limit": found.limit, "memory": max(memory, self._memory) or None}, measured
+        return {"by": count.by, "limit": count.limit, "memory": max(memory, self._memory) or None}, measured
 
     def remove_files(self, ended: Collection[int]) -> None:
+        """Remove what the OpenMP runtime left in /dev/shm, also of these processes, which were killed after the
+        command's exit."""
         self._openmp_files.update(ended)
         self._openmp_files.update(())
 
@@ -103,7 +110,7 @@ class Rank:
     def __init__(self, plan: Plan, job: HomeJob, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.plan, self.job, self.path, self.rank = plan, job, path, rank
         self.host, options = host_of(plan, rank), plan.asked
-        self.own = next(each for each in self.host.ranks if each.rank == rank)
+        self.own = next(planned for planned in self.host.ranks if planned.rank == rank)
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
@@ -159,6 +166,10 @@ class Rank:
         }
 
     def run(self) -> int:
+        """Take turns until the wrapper may exit, and return its exit code.
+
+        The job file is removed here only if the supervisor is lost. Else the supervisor says when.
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
             signal.signal(number, lambda number, _: self._signals.append(number))
         wake = wake_on_signal()
@@ -178,6 +189,7 @@ class Rank:
         return self.state.exit_code
 
     def apply(self, step: Step) -> None:
+        """Take over the state of a decision, and carry out its commands in order."""
         self.state, commands = step
         for command in commands:
             if isinstance(command, Act):
@@ -192,6 +204,7 @@ class Rank:
                 self.resume(command.welcome)
 
     def step(self, wake: int) -> None:
+        """Take one turn: let time decide, then wait for the supervisor, output and signals."""
         now = time.monotonic()
         self.client.contact = self.client.contact.on_turn(now)
         self.apply(self.state.on_turn(self.turn(), now))
@@ -203,6 +216,7 @@ class Rank:
         self.exchange(wake, max(0.0, min([wait, *(seconds for seconds in waits if seconds > 0)])))
 
     def turn(self) -> Turn:
+        """Return what `WrapperState` must know of this moment."""
         return Turn(
             self.client.contact,
             window_end=self.meter.next_end,
@@ -212,6 +226,8 @@ class Rank:
         )
 
     def exchange(self, wake: int, wait: float) -> None:
+        """Wait for at most `wait` seconds, then handle messages, output and signals. `wake`: a descriptor that signals
+        make readable."""
         now = time.monotonic()
         self.client.step(now)
         open_streams = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
@@ -231,12 +247,17 @@ class Rank:
     # What has happened
 
     def on_welcome(self, welcome: Json) -> None:
+        """Handle the supervisor's welcome, the first or after a reconnect.
+
+        The rank's port is chosen before, because the answer to the welcome carries it if the command has `{peers}`.
+        """
         if self.state.awaits_peers:
             self.choose_port(self.master_of(welcome))
             self.state = self.state._replace(port=self.port)
         self.apply(self.state.on_welcome(welcome, time.monotonic()))
 
     def handle_message(self, message: Json) -> None:
+        """Handle a message of the supervisor. What changes no decision, such as an acknowledgement, is done here."""
         kind = message.get("t")
         if kind == "ack":
             for stream in self.streams:
@@ -262,6 +283,7 @@ class Rank:
             self.apply(self.state.on_message(str(kind), time.monotonic()))
 
     def handle_signals(self) -> None:
+        """Handle the signals that have come: SIGCHLD means that a child has exited, the others are decided about."""
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGCHLD:
@@ -270,6 +292,7 @@ class Rank:
                 self.apply(self.state.on_signal(number, time.monotonic()))
 
     def reap(self) -> None:
+        """Take the exit codes of exited children: of the command, the checkpoint exchange, and adopted orphans."""
         self.report_stacks()  # the command may have noted the exception that ended it
         for pid, status, memory, seconds in processes.reap():
             if self.child is not None and pid == self.child.pid:
@@ -284,6 +307,7 @@ class Rank:
                 self.apply(self.state.on_exchange_ended(problem))
 
     def report_stacks(self) -> None:
+        """Send stack dumps that are ready, and handle what the command's Pythons have noted about their end."""
         messages, raised = self.stacks.poll()
         for fields in messages:
             self.client.send_message("stacks", **fields)
@@ -297,6 +321,7 @@ class Rank:
             self.apply(self.state.on_raised(process, code, text, place, time.monotonic(), RANK_STUCK * starvation()))
 
     def forward_output(self) -> None:
+        """Send as much output as the connection takes. Once all is sent after the command's end, say so."""
         for stream in self.streams:
             chunks = stream.buffer.take()
             while self.client.room > 0:
@@ -310,21 +335,26 @@ class Rank:
         self.client.exchange([], [], time.monotonic())
 
     def stream_end_offsets(self) -> Json:
+        """Return stream → bytes that were read of the command's output so far."""
         return {stream.name: stream.buffer.end for stream in self.streams}
 
     # Commands
 
     def resume(self, welcome: Json) -> None:
+        """Continue on a new connection: send the output that the supervisor lacks, and the meter's last windows again.
+        `welcome`: its message."""
         self.welcome = welcome
         self.identity["attempt"] = self.state.attempt
         self.rewind_output(welcome)
         self.meter.rewind()
 
     def rewind_output(self, offsets: Json) -> None:
+        """Send each stream again from the offset that the supervisor names for it."""
         for stream in self.streams:
             stream.buffer.rewind(int(offsets.get(stream.name) or 0))
 
     def give_up_connecting(self) -> None:
+        """Remove the job file, and raise the RankStartError that says why the supervisor can't be reached."""
         remove_file(self.path)
         (address, port), reason = self.supervisor_address, self.client.contact.reason
         raise rank_env.RankStartError(
@@ -334,6 +364,7 @@ class Rank:
         )
 
     def start_exchange(self) -> None:
+        """Start the process that exchanges the checkpoint for all ranks of this home."""
         from ipexctl.node.run.rank.rank_checkpoint import CheckpointProcess  # few runs need it
 
         assert self.state.exchange_port is not None
@@ -341,10 +372,15 @@ class Rank:
         self.exchange_process = CheckpointProcess(self.plan, self.rank, address, port, self.job.token)
 
     def end_exchange(self) -> None:
+        """End the process of the checkpoint exchange, if it is running."""
         if self.exchange_process is not None:
             self.exchange_process.end()
 
     def start_command(self) -> None:
+        """Start the command, and report its start, or why it could not be started.
+
+        A copy that is started again comes here too: its output goes on, and its meter begins anew.
+        """
         if self.streams:  # the command is started again
             out, err = (stream.buffer for stream in self.streams)
             meter = self.meter
@@ -419,6 +455,7 @@ class Rank:
         return child
 
     def master_of(self, welcome: Json) -> Master:
+        """Return the address and port of rank 0 as the welcome has them, else as planned."""
         planned = Master(self.plan.master_addr, self.plan.master_port)
         return Master(**welcome["master"]) if "master" in welcome else planned
 
@@ -428,14 +465,17 @@ class Rank:
             self.port = own_port(self.host.address, self.own.local_rank, len(self.host.ranks), master.port or 0)
 
     def start_problem(self, kind: str, file: str, reason: str) -> Detail:
+        """Return why the command could not be started, as facts for programs."""
         return Detail(kind, {"place": self.host.name, "file": file, "what": reason})
 
     def output_buffer(self, stream: frames.StreamName) -> output_buffer.OutputBuffer:
+        """Return a buffer for a stream of the command, which begins where the supervisor's output ends."""
         name = frames.SUFFIXES[stream]
         spill = SpillFile(os.path.join(self.plan.rundir, "spill", f"{self.rank:04}.{name}"))
         return output_buffer.OutputBuffer(spill, self.rank, stream, int(self.welcome.get(name) or 0))
 
     def terminate(self) -> None:
+        """Send SIGTERM to the command, unless its exit was taken already. Note whether it had exited before."""
         if self.child is not None and self.state.exit is None:
             had_ended = processes.process_state(self.child.pid)[0] in (None, "Z", "X")
             self.state = self.state._replace(had_ended=had_ended or self.state.had_ended)
@@ -443,9 +483,12 @@ class Rank:
                 os.kill(self.child.pid, signal.SIGTERM)
 
     def kill(self) -> None:
+        """Send SIGKILL to all processes of the command."""
         processes.signal_descendants(signal.SIGKILL, self.guard.pid)
 
     def pass_on(self, command: PassOn) -> None:
+        """Send the first of the signals for which the command, or a process below it, has a handler. Without a handler,
+        nothing is sent."""
         for number in command.signals:
             if self.child is not None and processes.signal_handlers(self.child.pid, number):
                 if command.is_notice:
@@ -453,6 +496,8 @@ class Rank:
                 return
 
     def explain_exit(self, command: ExplainExit) -> None:
+        """Collect what explains the command's exit, such as memory, disks, limits and notes of its Python, for the
+        report of the exit."""
         oom: Json | None = None
         evidence: list[Json] = []
         self.read_rest()
@@ -473,6 +518,8 @@ class Rank:
         self.apply(self.state.on_exit_explained(oom, full, steps, holder, evidence))
 
     def clean_up(self) -> None:
+        """End processes that the command left, make the record of files if this rank is the host's last, and read the
+        output to its end."""
         ended = processes.end_descendants(self.guard.pid)
         with contextlib.suppress(OSError):
             if self.files.end():
@@ -492,6 +539,7 @@ class Rank:
                     stream.read_output(0.0)
 
     def send_beat(self) -> None:
+        """Send a sign of life with the command's CPU, memory and steps, and how much output there is."""
         is_running = self.state.exit is None
         figures = self.watch.measure() if self.watch is not None and is_running else RankFigures(0.0, 0)
         figures = figures._replace(stepping=self.meter.stepping(time.monotonic()))
@@ -499,30 +547,36 @@ class Rank:
         self.client.send_message("beat", ends=ends, figures=encode(figures), starvation=starved)
 
     def send_windows(self) -> None:
+        """Send the meter's new windows; while there is no connection, they wait."""
         if self.client.contact.is_up:
             for kind, fields in self.meter.take():
                 self.client.send_message(kind, **fields)
 
     def check_memory(self) -> None:
+        """Note out-of-memory counters, and report memory that lies on other NUMA nodes than planned."""
         if self.watch is not None and (text := self.watch.check_memory(time.monotonic(), self.own.memory)):
             self.apply(self.state.on_mismatch(text))
 
     def read_meter(self) -> None:
+        """Read the meter of the running command, and send what is new."""
         if self.watch is not None:
             self.meter.poll(self.watch.pids, time.monotonic())
             self.send_windows()
 
     def check_raised(self) -> None:
+        """Find out whether the process that raised an exception still exists, after its time to exit."""
         process = self.state.raised
         is_alive = process is not None and process.is_alive
         self.apply(self.state.on_raised_checked(time.monotonic(), is_alive=is_alive))
 
 
 def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredHost | None:
+    """Return what the meter reads of the host: cores and network interface. None for all but the host's first rank, so
+    that one rank measures it."""
     host = host_of(plan, rank)
     if rank != host.ranks[0].rank:
         return None
-    cores = sorted({core for each in host.ranks for core in each.cores})
+    cores = sorted({core for rank_plan in host.ranks for core in rank_plan.cores})
     return MeteredHost(cores, variables_of(plan, rank, secrets)[0].get("GLOO_SOCKET_IFNAME") or "")
 
 
@@ -535,14 +589,18 @@ def print_error(text: str, detail: Detail | None = None) -> None:
 
 
 def main(path: str) -> int:
+    """Run the rank of the job file at this path, and return the wrapper's exit code.
+
+    If a file can't be read or the rank can't start, stderr says why. It is mpirun's log.
+    """
     try:
         job = read_job(read_json_file(path))
         plan = read_plan(read_json_file(f"{job.rundir}/plan.json"), job.here)
         plan = for_hosts(plan, job.hosts) if job.hosts else plan
-        *words, local, address, port = sys.argv[3:]
+        *number, local, address, port = sys.argv[3:]
         # Only on node0: elsewhere, another account could listen at the local name.
         addresses = [(local, 0)] if is_of_this_machine(address) else []
-        rank = rank_env.find_rank(plan, job, *words)
+        rank = rank_env.find_rank(plan, job, *number)
         code = Rank(plan, job, path, rank, (*addresses, (address, int(port)))).run()
     except (OSError, ValueError) as error:
         print_error(

@@ -32,6 +32,8 @@ Cgroup = Tuple[int, str, str]
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
+    """Return the cgroups of a process whose counter of out-of-memory kills can be read; empty where a container hides
+    them."""
     try:
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             paths = [line.rstrip("\n").split(":", 2) for line in file]
@@ -65,8 +67,10 @@ def _kills(version: int, directory: str) -> int | None:
 
 
 def _times_reached(cgroup: Cgroup) -> int | None:
-    """How often the limits of the cgroup and its parents were reached; None if unknown. The kill counter does not tell:
-    it also rises when the whole machine runs out of memory."""
+    """Return how often the limits of the cgroup and its parents were reached; None if unknown.
+
+    The kill counter does not tell: it also rises when the whole machine runs out of memory.
+    """
     version, directory, top = cgroup
     counts: list[str] = []
     while (directory + "/").startswith(top.rstrip("/") + "/"):
@@ -81,20 +85,20 @@ def _times_reached(cgroup: Cgroup) -> int | None:
 
 
 def kills_of_machine(proc: str = "/proc") -> int | None:
-    """Out-of-memory kills of any process since boot; None before Linux 4.13."""
+    """Return the out-of-memory kills of any process since boot; None before Linux 4.13."""
     match = re.search(r"^oom_kill (\d+)$", read_text(f"{proc}/vmstat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def available_memory(proc: str = "/proc") -> float | None:
-    """Part of the machine's memory that programs can get; None before Linux 3.14."""
+    """Return which part of the machine's memory programs can get; None before Linux 3.14."""
     sizes = dict(re.findall(r"^(MemTotal|MemAvailable): +(\d+) kB$", read_text(f"{proc}/meminfo"), re.MULTILINE))
     total = int(sizes.get("MemTotal", 0))
     return int(sizes["MemAvailable"]) / total if total and "MemAvailable" in sizes else None
 
 
 def find_guards(proc: str = "/proc") -> list[str]:
-    """The names of guards of memory that run on this machine."""
+    """Return the names of guards of memory that run on this machine."""
     try:
         pids = [name for name in os.listdir(proc) if name.isdigit()]
     except OSError:
@@ -104,7 +108,8 @@ def find_guards(proc: str = "/proc") -> list[str]:
 
 
 def refused_processes(proc: str = "/proc") -> int:
-    """How often pids.max refused a process or thread: counted at the limit by kernels since 6.11; 0 in cgroup v1."""
+    """Return how often pids.max refused a process or thread: counted at the limit by kernels since 6.11; 0 in cgroup
+    v1."""
     counts = [0]
     for version, directory, top in cgroups_of("self", proc):
         while version == 2 and (directory + "/").startswith(top.rstrip("/") + "/"):
@@ -114,6 +119,7 @@ def refused_processes(proc: str = "/proc") -> int:
 
 
 def limit_of(cgroup: Cgroup) -> int | None:
+    """Return the smallest memory limit of a cgroup and those above it, in bytes; None if there is none."""
     version, directory, top = cgroup
     limits = []
     if version == 1:
@@ -155,6 +161,8 @@ class OutOfMemoryWatch:
         self.update(now)
 
     def update(self, now: float) -> None:
+        """Read the counters. Those of a cgroup say something only if they were read before, while the process was in
+        it."""
         cgroups = cgroups_of(self._pid, self._proc)
         if cgroups and cgroups != self._latest:  # the kernel shows another cgroup for a dead process
             self._before, self._latest = self._latest, cgroups
@@ -166,7 +174,11 @@ class OutOfMemoryWatch:
         _add(self._available, now, available_memory(self._proc))
 
     def find_kill(self, now: float, *, reads_log: bool = True) -> KillCount:
-        """Whether the kernel has counted a kill for memory since the process began, or in the last minute."""
+        """Return how many kills for memory the kernel has counted while the process was watched, or in the last minute
+        of that, and where that was read.
+
+        `reads_log`: also look for the process in the kernel's log.
+        """
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:
@@ -184,8 +196,8 @@ class OutOfMemoryWatch:
         return KillCount(None)
 
     def describe(self, found: KillCount) -> list[Proof]:
-        """The count, the least memory that was available, and guards that run. A process that this process does not see
-        may be a guard, too."""
+        """Return what was measured, as evidence: the count, the least memory that was available, and guards that run. A
+        process that this one does not see may be a guard, too."""
         by = {"vmstat": "oom_kill of /proc/vmstat", "cgroup": "oom_kill of its cgroup"}.get(found.by, found.by)
         if found.kills is None:
             measured = [Proof("oom-unread", "the kernel's counters of kills for memory can't be read")]
@@ -223,7 +235,8 @@ def _add(seen: list[tuple[float, Number]], now: float, value: Number | None) -> 
 
 
 def find_kill_in_log(log: bytes, pid: int) -> str | None:
-    """Which memory ran out, `cgroup` or `machine`; None if the log has no kill of this process."""
+    """Return which memory ran out when the process was killed, `cgroup` or `machine`; None if the log has no kill of
+    this process."""
     for what, number in reversed(_KILLED.findall(log)):
         if int(number) == pid:
             return "cgroup" if b"cgroup" in what else "machine"
@@ -238,6 +251,8 @@ def _is_initial_pid_namespace() -> bool:
 
 
 def kernel_log(now: float) -> bytes:
+    """Return the lines of dmesg from the last two minutes; empty if this account may not read it. `now`: the monotonic
+    clock, as in the lines."""
     try:
         output = subprocess.run(["dmesg"], capture_output=True, timeout=LOG_TIME, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

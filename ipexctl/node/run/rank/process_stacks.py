@@ -40,7 +40,8 @@ MAX_RANK_TEXT = 1 << 20
 MAX_PROCESSES = 64
 Raised = Tuple[ProcessIdentity, int, str, str]
 """A process that an uncaught exception is ending, its future exit code, a description of the exception, and its place
-(`rank_hooks.describe_place`). With code 0, the command's script has ended without one."""
+(`rank_hooks.describe_place`). With code 0 there is no exception: the text is a fact, such as `fact read weights.bin` or
+`child 4711 -9`, or says that the command's script has ended (`left`)."""
 
 
 class ProcessStacks:
@@ -60,7 +61,8 @@ class ProcessStacks:
         self._replies: list[list[Json]] = []
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_HOOKS=off."""
+        """Return the environment with the hooks first on PYTHONPATH; unchanged with IPEXCTL_HOOKS=off, or if the hooks
+        can't be on a path."""
         self._path = os.pathsep.join(filter(None, (self._bin, environ.get("PATH"))))
         if (
             environ.get("IPEXCTL_HOOKS") == "off"
@@ -74,9 +76,12 @@ class ProcessStacks:
         return {**environ, "PYTHONPATH": path, "IPEXCTL_NOTES": f"{self._writer}:{os.fstat(self._writer).st_ino}"}
 
     def set_pid(self, pid: int) -> None:
+        """Note the pid of the command, once it is started."""
         self._pid = pid
 
     def poll(self) -> tuple[list[Json], list[Raised]]:
+        """Return finished dumps as messages, and what Pythons of the command have noted about their end. Does not
+        wait."""
         try:
             data = os.read(self.reader, 1 << 16)
         except BlockingIOError:
@@ -113,6 +118,7 @@ class ProcessStacks:
         return False
 
     def dump(self, id: str) -> None:  # noqa: A002
+        """Ask for a dump; `poll` returns it later. A request during a dump waits for the next one."""
         self._requests.append(id)
         self._start_dump()
 
@@ -137,6 +143,7 @@ class ProcessStacks:
 
 
 def is_python(pid: int) -> bool:
+    """Return True if the process runs a program named python… or pypy…; False if that can't be read."""
     try:
         name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
@@ -145,7 +152,7 @@ def is_python(pid: int) -> bool:
 
 
 def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
-    """One entry per Python process, or one for the command if none is a Python."""
+    """Return an entry for each Python process, or one for the command if none is a Python."""
     pythons = [stat for stat in stats if is_python(stat.pid)]
     entries = [new_entry(stat) for stat in pythons[:MAX_PROCESSES] or stats[:1]]
     if not pythons:
@@ -167,6 +174,7 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
 
 
 def new_entry(stat: ProcessStat) -> Json:
+    """Return a dump's entry for a process: its state and what it waits for, without stacks."""
     name, wchan = read_text(f"/proc/{stat.pid}/comm").strip(), processes.read_wait_channel(stat.pid)
     entry: Json = {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
     entry["waits_for"] = awaited_rank(stat.pid)
@@ -174,8 +182,8 @@ def new_entry(stat: ProcessStat) -> Json:
 
 
 def awaited_rank(pid: int) -> int | None:
-    """The rank that a process waits for in shared memory, which each process group may have; None if it waits for
-    none."""
+    """Return the rank that a process waits for in shared memory, which each process group may have; None if it waits
+    for none."""
     with contextlib.suppress(OSError):
         for path in find_descriptors(pid, SHARED_NAME):
             with open(path, "rb", buffering=0) as file:
@@ -187,7 +195,7 @@ def awaited_rank(pid: int) -> int | None:
 
 
 def find_descriptors(pid: int, name: str) -> Iterator[str]:
-    """Paths in /proc of open files whose names contain `name`."""
+    """Yield the paths in /proc of a process's open files whose names contain `name`."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
         with contextlib.suppress(OSError):
@@ -196,6 +204,7 @@ def find_descriptors(pid: int, name: str) -> Iterator[str]:
 
 
 def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
+    """Return the process's stacks as JSON, and why there are none; one of the two is empty."""
     argv = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PY_SPY_TIME, check=False)
@@ -234,6 +243,8 @@ class SignalDump:
 
 
 def dump_with_signal(entries: list[Json]) -> None:
+    """Have each process write its own stacks, and put these, or the reason why there are none, into its entry. Waits up
+    to REPLY_TIME."""
     dumps: list[SignalDump] = []
     seen = set()
     for entry in entries:
@@ -264,7 +275,7 @@ def dump_with_signal(entries: list[Json]) -> None:
 
 
 def find_dump_file(pid: int) -> tuple[str, str]:
-    """Why the process must not get the signal (or empty), and the file to which it would write."""
+    """Return why the process must not get the signal (or empty), and the file to which it would write."""
     if not is_caught(pid, SIGNAL):
         return "its Python has no hook for stacks (python -I, -E or -S, or it is exiting)", ""
     try:

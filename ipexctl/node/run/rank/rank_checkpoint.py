@@ -44,13 +44,15 @@ class CheckpointProcess:
 
     @property
     def pid(self) -> int:
+        """The process's pid, by which the rank wrapper finds its exit among those of its children."""
         return self._process.pid
 
     def end(self) -> None:
+        """Ask the process to exit. Its exit still has to be taken."""
         os.kill(self.pid, signal.SIGTERM)
 
     def read_problem(self, status: int) -> str:
-        """Why the process failed; empty if it did not, or told the supervisor. `status`: as from waitpid."""
+        """Return why the process failed; empty if it did not, or has told the supervisor. `status`: as from waitpid."""
         assert self._process.stderr is not None
         with self._process.stderr as stderr:
             lines = stderr.read().decode(errors="replace").splitlines()

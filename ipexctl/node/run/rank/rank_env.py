@@ -52,12 +52,13 @@ class RankStartError(Exception):
 
 
 def ranks_here(plan: Plan, job: HomeJob) -> tuple[int, ...]:
-    """Ranks on the hosts that share the job file."""
+    """Return the ranks on the hosts that share the job file."""
     return tuple(rank.rank for rank in plan.ranks if rank.host in job.here)
 
 
 def find_rank(plan: Plan, job: HomeJob, given: str = "") -> int:
-    """The number of this rank. `given`: the number if no mpirun sets it."""
+    """Return the number of this rank: `given`, or what mpirun has set. Raises a RankStartError if there is none, or if
+    it is not as planned."""
     here = ranks_here(plan, job)
     if given and int(given) in here:
         return int(given)
@@ -73,19 +74,20 @@ def find_rank(plan: Plan, job: HomeJob, given: str = "") -> int:
 
 
 def results_directory(plan: Plan) -> str:
-    """This host's directory for results. It stays when old runs are removed."""
+    """Return this host's directory for results of the run. It stays when old runs are removed."""
     return os.path.join(plan.home, "results", plan.id)
 
 
 def _local_mounts() -> Iterator[str]:
-    """Not those of networks, which may not answer."""
+    """Yield the mount points of local disks. Those of networks are left out, because they may not answer."""
     with suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-        words = map(str.split, mounts)
-        yield from (each[1].replace("\\040", " ") for each in words if each[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
+        rows = map(str.split, mounts)
+        yield from (row[1].replace("\\040", " ") for row in rows if row[2] in ("tmpfs", "ext4", "xfs", "btrfs"))
 
 
 def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
-    """The first full filesystem that a rank may write to, starting with its working directory."""
+    """Return the first full filesystem that a rank may write to, starting with its working directory; None if none is
+    full."""
     temporary = variables_of(plan, rank, secrets)[0].get("TMPDIR") or "/tmp"  # noqa: S108
     is_root = os.geteuid() == 0  # root may use reserved space
     for path in (plan.cwd, results_directory(plan), plan.rundir, temporary, "/dev/shm", *_local_mounts()):  # noqa: S108
@@ -102,7 +104,8 @@ def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDis
 
 
 def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Master, attempt: int) -> SetupResult:
-    """The environment of a rank. Values of other launchers are removed from mpirun's. Raises an OSError."""
+    """Return the environment of a rank, and the limits of its setup file. Values of other launchers are removed. Raises
+    an OSError if the setup file fails."""
     variables, prepended, appended = variables_of(plan, rank, secrets)
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
@@ -143,7 +146,8 @@ def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Maste
 
 
 def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
-    """Further variables of torchrun. Without TORCHELASTIC_RUN_ID, Lightning starts ranks of its own, which hang."""
+    """Return further variables of torchrun. Without TORCHELASTIC_RUN_ID, Lightning starts ranks of its own, which
+    hang."""
     number = str(plan.hosts.index(host_of(plan, rank)))
     return {
         "GROUP_RANK": number,
@@ -159,9 +163,9 @@ def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
 
 
 def slurm_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """What srun gives a task. Hosts are named by their addresses among the ranks, which every rank can reach."""
+    """Return what srun gives a task. Hosts are named by their addresses among the ranks, which every rank can reach."""
     host = host_of(plan, rank)
-    tasks, hosts = str(plan.world_size), ",".join(each.address for each in plan.hosts)
+    tasks, hosts = str(plan.world_size), ",".join(other.address for other in plan.hosts)
     job = str(zlib.crc32(plan.id.encode()) % 10**6)  # scripts make a port or a seed of it
     return {
         "SLURM_PROCID": str(rank),
@@ -171,6 +175,6 @@ def slurm_variables(plan: Plan, rank: int) -> dict[str, str]:
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(len(plan.hosts))),
         **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"), hosts),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), job),
-        "SLURM_TASKS_PER_NODE": ",".join(str(len(each.ranks)) for each in plan.hosts),
+        "SLURM_TASKS_PER_NODE": ",".join(str(len(other.ranks)) for other in plan.hosts),
         "SLURMD_NODENAME": host.address,
     }

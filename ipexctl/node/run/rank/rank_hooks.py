@@ -76,6 +76,7 @@ DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
 def begin() -> None:
+    """Install all hooks in this Python. One that can't be installed is left out."""
     # The gloo hook is registered first, so that it runs last.
     for install in (
         install_gloo_wait,
@@ -104,6 +105,7 @@ def begin() -> None:
 
 
 def install_gloo_wait() -> None:
+    """Have `wait_for_gloo` run at exit, after all that is registered later."""
     atexit.register(wait_for_gloo)
 
 
@@ -140,6 +142,7 @@ def install_stack_dumps() -> None:
 
 
 def unnamed_file() -> int:
+    """Return the descriptor of a new file without a name. Raises an OSError if no place has room for it."""
     try:
         return os.memfd_create(NAME)
     except (AttributeError, OSError):  # Pythons built for an old glibc have no memfd_create
@@ -156,6 +159,7 @@ def unnamed_file() -> int:
 
 
 def move_descriptor(number: int) -> int:
+    """Move a descriptor to the first of NUMBERS that is free, and return its number; the old one if none is free."""
     for target in NUMBERS:
         try:
             os.fstat(target)
@@ -170,6 +174,8 @@ def move_descriptor(number: int) -> int:
 
 
 def install_notes() -> None:
+    """Watch how this Python ends, and note that in the pipe of $IPEXCTL_NOTES. Without that pipe, nothing is
+    installed."""
     number, _, inode = os.environ.get("IPEXCTL_NOTES", "").partition(":")
     if not number.isdigit() or not inode.isdigit() or not is_pipe(int(number), int(inode)):
         return
@@ -203,6 +209,7 @@ def install_notes() -> None:
 
 
 def watch_tcp_store(module: Any) -> None:
+    """Have rank 0's store watched in a module of RENDEZVOUS that is imported now."""
     call_in_rank("tcp_store", RENDEZVOUS[module.__name__], module)
 
 
@@ -217,13 +224,16 @@ def keep_tcp_store(notes: Notes) -> None:
 
 
 def install_gpu_code() -> None:
-    """Must come before hooks of other parts for torch: these see the functions that the script calls."""
+    """Install the hooks for code for GPUs. They must come before hooks of other parts for torch, so that these see the
+    functions that the script calls."""
     if os.environ.get(GPU_CODE):
         for name in OF_GPUS:
             call_after_import(name, place_gpu_code)
 
 
 def place_gpu_code(module: Any) -> None:
+    """Let code for GPUs run on the CPU, in a module of OF_GPUS that is imported now. On failure, the first rank says
+    that it is off."""
     try:
         getattr(load_in_rank("gpu_code"), OF_GPUS[module.__name__])(module)
     except Exception as error:  # noqa: BLE001  # the script runs without it, as with --gpu-code off
@@ -232,7 +242,8 @@ def place_gpu_code(module: Any) -> None:
 
 
 def note_of_gpu(error: object, frames: str, at: object) -> str:
-    """What the script's end has to do with GPUs; empty without torch. `frames`: the function for `at`."""
+    """Return what the script's end has to do with GPUs; empty if `gpu_code` is not loaded. `frames`: name of the
+    function of `gpu_end` that finds the frames for `at`."""
     if f"{PACKAGE}.gpu_code" not in sys.modules:
         return ""
     try:
@@ -250,6 +261,7 @@ def install_own_ranks() -> None:
 
 
 def watch_own_ranks(module: Any) -> None:
+    """Have a module of OWN_RANKS warn when it starts processes, once."""
     from functools import wraps
 
     name = OWN_RANKS[module.__name__]
@@ -266,15 +278,19 @@ def watch_own_ranks(module: Any) -> None:
 
 
 def install_ddp() -> None:
+    """Act on each new DistributedDataParallel model, if ipexctl sums gradients or the meter is on."""
     if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
 
 def adds_up() -> bool:
+    """Return True if ipexctl may sum the gradients of DDP models itself, in shared memory or in a smaller wire
+    format."""
     return os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto") or bool(os.environ.get("IPEXCTL_WIRE"))
 
 
 def install_collectives() -> None:
+    """Have the ranks of a host share memory for collectives, if IPEXCTL_ALLREDUCE is `shared` or `auto`."""
     if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto"):
         call_after_import("torch.distributed.distributed_c10d", wrap_group_maker)
 
@@ -298,6 +314,7 @@ def wrap_group_maker(module: Any) -> None:
 
 
 def load_on_group() -> Any:
+    """Return the function to call with each new process group; if it can't be loaded, one that does nothing."""
     try:
         return load_in_rank("collectives").on_group
     except Exception:  # noqa: BLE001  # all ranks have the same files and do without it
@@ -305,22 +322,26 @@ def load_on_group() -> Any:
 
 
 def install_weights() -> None:
+    """Share frozen parameters between the ranks of a host once torch is imported, with `--share-weights`."""
     if os.environ.get("IPEXCTL_SHARE_WEIGHTS"):
         call_after_import("torch", lambda torch: call_in_rank("shared_weights", "install", torch))
 
 
 def wrap_ddp(module: Any) -> None:
+    """Have ipexctl's functions called with each new model of DistributedDataParallel."""
     if hasattr(module, "DistributedDataParallel"):
         wrap_constructor(module.DistributedDataParallel)
 
 
 def install_meter() -> None:
+    """Count steps, samples and waiting in the modules of METERED, if the meter is on."""
     if os.environ.get("IPEXCTL_METER"):
         for name in METERED:
             call_after_import(name, lambda module: call_in_rank("meter", METERED[module.__name__], module))
 
 
 def install_profile() -> None:
+    """Profile steps in the modules of PROFILED, with --profile. That needs the meter."""
     if os.environ.get("IPEXCTL_PROFILE") and os.environ.get("IPEXCTL_METER"):
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints two lines otherwise
         for name in PROFILED:
@@ -328,6 +349,7 @@ def install_profile() -> None:
 
 
 def start_profile(module: Any) -> None:
+    """Begin what the profiler does in a module of PROFILED. On failure, rank 0 says that --profile is off."""
     try:
         is_torch = module.__name__ == "torch.optim"
         watched = load_in_rank("meter").meter() if is_torch else module
@@ -345,6 +367,7 @@ def install_fp32_math() -> None:
 
 
 def round_inputs(torch: Any) -> None:
+    """Have torch round the inputs of fp32 matrix products to bf16. Rank 0 says whether that is on."""
     version = str(getattr(torch, "__version__", ""))
     try:
         major, minor = map(int, version.split(".")[:2])
@@ -372,6 +395,7 @@ def round_inputs_of_ipex(ipex: Any) -> None:
 
 
 def install_half_math() -> None:
+    """Have products of half types computed in fp32 where that is faster, if IPEXCTL_HALF_MATH is set."""
     if os.environ.get("IPEXCTL_HALF_MATH"):
         call_after_import("torch", lambda torch: call_in_rank("half_math", "watch_half_types", torch))
 
@@ -385,16 +409,19 @@ def tell(variable: str, option: str, state: str) -> None:
 
 
 def is_first() -> bool:
+    """Return True on rank 0, or in the first copy of a run without ranks."""
     return os.environ.get("RANK", os.environ.get("IPEXCTL_COPY")) == "0"
 
 
 def install_fast() -> None:
+    """Begin autocast and fused optimizers once torch is imported, as far as they are asked for."""
     for variable in FAST:
         if os.environ.get(variable):
             call_after_import("torch", lambda torch, variable=variable: start_fast(variable, torch))
 
 
 def start_fast(variable: str, torch: Any) -> None:
+    """Begin what one variable of FAST asks for. On failure, rank 0 says that it is off."""
     option, function = FAST[variable]
     try:
         getattr(load_in_rank("fast"), function)(torch)
@@ -403,6 +430,7 @@ def start_fast(variable: str, torch: Any) -> None:
 
 
 def call_after_import(name: str, action: Any) -> None:
+    """Call the action with a module once that is imported, or at once if it is imported already."""
     if name in sys.modules:  # a .pth file has imported it
         action(sys.modules[name])
         return
@@ -422,6 +450,7 @@ class ModuleFinder:
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
+        """Find a module that has actions, for the import system. None leaves a module to the other finders."""
         search = name, _thread.get_ident()
         if name not in _actions or search in _finding:
             return None
@@ -453,6 +482,7 @@ class ModuleFinder:
 
 
 def wrap_constructor(model_class: Any) -> None:
+    """Call the actions for new models at the end of each construction. They are loaded with the first model."""
     from functools import wraps
 
     construct = model_class.__init__
@@ -472,7 +502,8 @@ def wrap_constructor(model_class: Any) -> None:
 
 
 def load_attach() -> Any:
-    """The function of the run's `ipexctl_inrank` for a new model. If it can't be imported, all ranks do without it."""
+    """Return the function of the run's `ipexctl_inrank` for a new model; one that does nothing if it can't be imported,
+    which is so on all ranks."""
     try:
         return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
@@ -484,6 +515,7 @@ def load_attach() -> Any:
 
 
 def load_on_model() -> Any:
+    """Return the meter's function for a new model; if it can't be loaded, one that does nothing."""
     try:
         return load_in_rank("meter").meter().on_model
     except Exception:  # noqa: BLE001  # nothing is measured then
@@ -499,6 +531,8 @@ def call_in_rank(name: str, function: str, *modules: Any) -> None:
 
 
 def load_in_rank(name: str) -> Any:
+    """Import a module of `ipexctl_inrank` from the run's own files, whatever the script's path has. Raises what the
+    import raises."""
     from importlib import import_module
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -529,6 +563,7 @@ class Notes:
         self._before = sys.excepthook
 
     def write(self, code: int, text: str) -> None:
+        """Note the end: a code and what it is due to. Only the first end of this process's main thread is noted."""
         if self._is_over or os.getpid() != self._pid or _thread.get_ident() != self._main:
             return
         self._is_over, self.has_failed = True, bool(code)
@@ -615,6 +650,7 @@ def hide_own_frames(error: BaseException | None) -> None:
 
 
 def is_own(traceback: TracebackType) -> bool:
+    """Return True if a frame is of ipexctl's files on the node, beside this one or below."""
     return traceback.tb_frame.f_code.co_filename.startswith(f"{DIRECTORY}/")
 
 
@@ -640,6 +676,7 @@ class PendingExit:
 
 
 def code_of(status: Any) -> int:
+    """Return the exit code that Python makes of the argument of `sys.exit`."""
     if isinstance(status, SystemExit):
         status = status.code
     if status is None:
@@ -648,7 +685,8 @@ def code_of(status: Any) -> int:
 
 
 def describe_place(traceback: TracebackType | None) -> str:
-    """Hash of all lines on the stack of an exception, then the innermost line outside of installed packages."""
+    """Return a hash of all lines on the stack of an exception, then the innermost line outside of installed
+    packages."""
     stack, shown = 0, ""
     while traceback is not None:
         name, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
@@ -681,9 +719,9 @@ PAGES = (b"<!doctype html", b"<html")
 
 
 def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
-    """Kind and text of what an exception does not say itself: the file that was read, how that file begins if no reader
-    would expect it, what was called with a wrong argument, when an existing file was made, the directory that a file
-    would be in if there is none, and the size of a group that is larger than the run."""
+    """Return kind and text of what an exception does not say itself: the file that was read, how that file begins if no
+    reader would expect it, what was called with a wrong argument, when an existing file was made, the directory that a
+    file would be in if there is none, and the size of a group that is larger than the run."""
     try:
         frames: list[tuple[Any, int]] = []
         at: Any = traceback
@@ -714,7 +752,7 @@ def facts_of(error: Any, traceback: TracebackType) -> list[tuple[str, str]]:
 
 
 def aged(kind: str, path: str, words: str) -> list[tuple[str, str]]:
-    """A change since this process began; of an older one, nothing is said."""
+    """Return a change of a file since this process began, as a fact; nothing of an older one."""
     from time import time
 
     with open("/proc/self/stat") as own, open("/proc/uptime") as boot:
@@ -730,24 +768,23 @@ def group_sizes(frames: list[tuple[Any, int]]) -> list[int]:
 
 
 def called_by(error: Any, frame: Any) -> str:
-    """The module of what lacks an attribute, or of the function that does not take its arguments; or empty."""
+    """Return the module of what lacks an attribute, or of the function that does not take its arguments; or empty."""
     if isinstance(error, AttributeError) and getattr(error, "obj", None) is not None:  # since Python 3.10
         owner = error.obj
         return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", None) or "")
-    name, found, _ = str(error).partition("() ")
-    if not isinstance(error, TypeError) or not found:
+    name, separator, _ = str(error).partition("() ")
+    if not isinstance(error, TypeError) or not separator:
         return ""
     name = name.rpartition(".__init__")[0] or name
     values = [*frame.f_locals.values(), *frame.f_globals.values()]
     modules = [value for value in values if isinstance(value, type(sys))]
-    values += [vars(module).get(each) for module in modules for each in frame.f_code.co_names]
+    values += [vars(module).get(used) for module in modules for used in frame.f_code.co_names]
     known = (value for value in values if isinstance(value, (type, type(describe))))  # of others, code may run
     return next((str(value.__module__) for value in known if value.__qualname__ == name), "")
 
 
 def file_read_by(frames: list[tuple[Any, int]]) -> str:
-    """An argument of a function below the script's own line that loads something, else what this line loads; or
-    empty."""
+    """Return the file that a function below the script's own line loads, else what this line loads; or empty."""
     import linecache
     import re
 
@@ -771,19 +808,24 @@ def file_read_by(frames: list[tuple[Any, int]]) -> str:
 
 
 def open_file(frames: list[tuple[Any, int]]) -> str:
-    """The file that the script's own functions on the stack have open, or had; empty if there is none, or several."""
+    """Return the file that the script's own functions on the stack have open, or had; empty if there is none, or
+    several."""
     own = [frame for frame, _ in frames if not is_of_library(frame.f_code.co_filename)]
     values = [value for frame in own for value in frame.f_locals.values() if isinstance(value, io.IOBase)]
     named = (getattr(value, "name", None) for value in values)
-    found = {name for name in named if isinstance(name, str) and os.path.exists(name)}
-    return found.pop() if len(found) == 1 else ""
+    opened = {name for name in named if isinstance(name, str) and os.path.exists(name)}
+    return opened.pop() if len(opened) == 1 else ""
 
 
 def is_of_library(name: str) -> bool:
+    """Return True for code that is not the script's own: of an installed package, the standard library, ipexctl, or no
+    file."""
     return "-packages/" in name or name.startswith(("<", sys.base_prefix + "/lib", DIRECTORY))
 
 
 def describe_file(path: str) -> list[tuple[str, str]]:
+    """Return that the file was read, and what is wrong with how it begins: a Git LFS pointer, a web page, or
+    nothing."""
     with open(path, "rb") as file:
         begin = file.read(64)
     name = os.path.relpath(path)
@@ -799,14 +841,14 @@ def describe_file(path: str) -> list[tuple[str, str]]:
 
 
 def innermost(value: Any) -> Any:
-    """The first exception in groups of exceptions, else the exception itself."""
+    """Return the first exception in groups of exceptions, else the exception itself."""
     while type(value).__name__.endswith("ExceptionGroup") and getattr(value, "exceptions", None):
         value = value.exceptions[0]
     return value
 
 
 def describe(value: object) -> str:
-    """Name of an exception's type and the first line of its text."""
+    """Return the name of an exception's type and the first line of its text."""
     name = type(value).__name__
     try:
         lines = str(value).strip().splitlines()

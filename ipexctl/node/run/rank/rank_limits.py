@@ -28,7 +28,7 @@ class RankLimits:
         self._setup, self._changed = setup, changed
 
     def describe(self, seconds: float) -> Iterator[Proof]:
-        """The limits that may have ended it. `seconds`: its processor time."""
+        """Yield the limits that may have ended the command. `seconds`: its processor time."""
         for name, letter in _LETTERS.items():
             soft = self._limits.get(name, resource.RLIM_INFINITY)
             is_usual = (name == "STACK" and soft >= _USUAL_STACK) or (name == "CPU" and seconds < soft - 1)
@@ -40,26 +40,27 @@ class RankLimits:
 
 
 def describe_notes(notes: Sequence[str]) -> Iterator[Proof]:
-    """`notes`: of `rank_hooks.py`, such as `child 4711 -9` or `fact read weights.bin`."""
-    for found in filter(None, map(re.compile(r"fact (\w+) (.+)").fullmatch, notes[-_MOST_NOTES:])):
-        if found[1] in FACTS:
-            yield Proof(found[1], found[2])
-    for found in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
-        names = {f"{each:d}": each.name for each in signal.Signals}
-        how = f"was ended by {names.get(found[3], 'a signal')}" if found[2] else f"exited with code {found[3]}"
-        yield Proof("child", f"process {found[1]}, which it had started, {how}")
+    """Yield as evidence what the command's Pythons have said of their end. `notes`: of `rank_hooks.py`, such as `child
+    4711 -9` or `fact read weights.bin`."""
+    for match in filter(None, map(re.compile(r"fact (\w+) (.+)").fullmatch, notes[-_MOST_NOTES:])):
+        if match[1] in FACTS:
+            yield Proof(match[1], match[2])
+    for match in filter(None, map(re.compile(r"child (\d+) (-?)(\d+)").fullmatch, notes)):
+        names = {f"{known:d}": known.name for known in signal.Signals}
+        how = f"was ended by {names.get(match[3], 'a signal')}" if match[2] else f"exited with code {match[3]}"
+        yield Proof("child", f"process {match[1]}, which it had started, {how}")
         return
 
 
 def describe_gpus(notes: Sequence[str]) -> Iterator[Proof]:
-    """What the end has to do with GPUs, also of a rank that succeeded: `gpu-ended train.py, line 3`."""
+    """Yield what the end has to do with GPUs, also of a rank that succeeded: `gpu-ended train.py, line 3`."""
     for kind, _, place in (note.partition(" ") for note in notes if note.startswith("gpu-")):
         yield Proof(kind, place)
 
 
 def last_exception(output: bytes) -> str:
-    """The exception with which an output ends, below its traceback; or empty."""
-    _, found, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
+    """Return the exception with which an output ends, below its traceback; or empty."""
+    _, title, rest = output.decode(errors="replace").rstrip().rpartition("Traceback (most recent call last):\n")
     *above, last = rest.splitlines() or [""]
-    is_last = found and not any(line[:1].strip() for line in above)
+    is_last = title and not any(line[:1].strip() for line in above)
     return last[:200] if is_last and re.match(r"[A-Za-z_][\w.]*(?:: |$)", last) else ""

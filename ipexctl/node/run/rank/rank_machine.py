@@ -85,7 +85,7 @@ class Act(Enum):
     CLEAN_UP = "kill the command's remaining processes, and read its output to the end"
     SEND_BEAT = "send CPU and memory figures of the command's processes"
     SEND_WINDOWS = "send the meter's windows"
-    CHECK_MEMORY = "read the command's cgroups"
+    CHECK_MEMORY = "read the command's cgroups, and on which NUMA nodes its memory is"
     READ_HOST = "read the host's network interface"
     READ_METER = "read the meter, and send its windows"
     FINISH_METER = "read the meter for the last time"
@@ -195,18 +195,23 @@ class WrapperState(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
+        """True if nobody takes the rank's output any more, so the rank ends its command."""
         return self.bond in (Bond.LOST, Bond.REPLACED)
 
     @property
     def may_run(self) -> bool:
+        """True until the command is told to exit or has exited; it may not be started yet."""
         return self.phase in (Phase.CONNECTING, Phase.WAITING, Phase.RUNNING)
 
     @property
     def is_over(self) -> bool:
+        """True if the wrapper may exit: no process of the command is left, and the supervisor has everything or is
+        lost."""
         return self.phase is Phase.DONE and self.bond is not Bond.HELD
 
     @property
     def exit_code(self) -> int:
+        """The wrapper's exit code: the command's, or SUPERVISOR_LOST."""
         if self.is_lost:
             return SUPERVISOR_LOST
         return int(self.exit["code"]) if self.exit is not None else 0
@@ -217,15 +222,21 @@ class WrapperState(NamedTuple):
         return self.bond is Bond.LOST
 
     def enter(self, phase: Phase) -> WrapperState:
+        """Return the state in the next phase, which must be one that PHASES allows."""
         assert phase in PHASES[self.phase], f"{self.phase.name} does not become {phase.name}"
         return self._replace(phase=phase)
 
     def change_bond(self, bond: Bond) -> WrapperState:
+        """Return the state with another bond; unchanged if BONDS does not allow that."""
         return self._replace(bond=bond) if bond in BONDS[self.bond] else self
 
     # The supervisor
 
     def on_welcome(self, welcome: Json, now: float) -> Step:
+        """Handle the first welcome, or one after a reconnect: all that was reported is reported again.
+
+        A welcome of another attempt means that the run goes on without this rank.
+        """
         attempt = int(welcome.get("attempt") or 0)
         if self.attempt not in (None, attempt):
             return self._lose(Bond.REPLACED, "the run was restarted without it", now)
@@ -251,6 +262,7 @@ class WrapperState(NamedTuple):
         return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
 
     def on_message(self, t: str, now: float) -> Step:
+        """Handle a message of the supervisor by its type. Other types change nothing."""
         if t == "stop":
             return self._stop(now)
         if t == "begin":
@@ -266,6 +278,8 @@ class WrapperState(NamedTuple):
         return self, ()
 
     def on_all_sent(self, ends: Json) -> Step:
+        """Report the end of the output, once on each connection. `ends`: stream → bytes. While a process may still
+        print, do nothing."""
         if self.phase is not Phase.DONE or self.end_sent:
             return self, ()
         return self._replace(end_sent=True), (SendReport("end", {"ends": ends}),)
@@ -273,11 +287,13 @@ class WrapperState(NamedTuple):
     # The command
 
     def on_started(self, pid: int, mismatches: tuple[str, ...], now: float, port: int | None = None) -> Step:
+        """Report that the command was started, with what differs from the plan."""
         state = self._replace(pid=pid, mismatches=mismatches, poll_at=self.beat_at, port=port)
         state = state._replace(memory_at=now + FIRST_MEMORY_INTERVAL)
         return state, (*state._start_reports(), Act.READ_METER)
 
     def on_mismatch(self, text: str) -> Step:
+        """Report something more that differs from the plan."""
         return self._replace(mismatches=(*self.mismatches, text)), (SendReport("mismatch", {"text": text}),)
 
     def on_not_started(
@@ -290,7 +306,7 @@ class WrapperState(NamedTuple):
         return state, (*reports, *commands)
 
     def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
-        """The command exited. `by`: the signal that ended it; `memory`: its peak in bytes."""
+        """Note that the command exited. `by`: the signal that ended it; `memory`: its peak in bytes."""
         if self.exit is not None:
             return self, ()
         return self._end(code, by, now, memory=memory)
@@ -303,6 +319,10 @@ class WrapperState(NamedTuple):
         problem: Detail | None = None,
         evidence: Sequence[Json] = (),
     ) -> Step:
+        """Report the command's exit with its explanation. The exit of a copy that is started again is not reported.
+
+        `steps`: optimizer steps, None if not counted. `problem`: replaces the report's problem, unless None.
+        """
         assert self.exit is not None
         report = {**self.exit, "oom": oom, "disk": disk, "evidence": list(evidence)}
         if self.raised is not None and self.raised_place and self.exit["code"] == self.raised_code:
@@ -331,6 +351,11 @@ class WrapperState(NamedTuple):
         return state._replace(raised_place=place), ()
 
     def on_raised_checked(self, now: float, *, is_alive: bool) -> Step:
+        """Decide about the process that raised an exception, once its time to exit is over.
+
+        If it still exists, it is reported as stuck, or ended if it is a copy. If it is gone, the exception is
+        forgotten: a shell script continues without it.
+        """
         if not is_alive:  # a shell script continues without it
             return self._replace(raised=None, raised_at=NEVER), ()
         stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": round(self.patience)}
@@ -339,7 +364,7 @@ class WrapperState(NamedTuple):
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
-        """The exchange process exited. `problem`: why it failed, unless it told the supervisor itself."""
+        """Note that the exchange process exited. `problem`: why it failed, unless it told the supervisor itself."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
         return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)
@@ -356,6 +381,7 @@ class WrapperState(NamedTuple):
     # The time
 
     def on_turn(self, turn: Turn, now: float) -> Step:
+        """Decide what time alone makes due: a lost supervisor, the start, beats, measurements, SIGKILL and the end."""
         if self.attempt is None:
             return self, (Act.GIVE_UP_CONNECTING,) if turn.contact.is_lost(now) else ()
         state, on_loss = self._check_supervisor(turn, now)
@@ -368,6 +394,7 @@ class WrapperState(NamedTuple):
         return state, (*on_loss, *to_begin, *beat, *figures, *check, *kill, *clean_up)
 
     def next_turn(self, turn: Turn, now: float) -> float:
+        """Return the monotonic time at which the next turn is due."""
         if self.attempt is None:
             return now + CONNECT_TURN
         if self.phase is Phase.EXITED and turn.is_read:

@@ -43,7 +43,7 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 
 def _set_memory(nodes: list[int]) -> str:
-    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text, or an empty one.
+    """Prefer memory of these NUMA nodes; an empty list resets that. Return why that is impossible, or an empty text.
 
     If the kernel does not know MPOL_PREFERRED_MANY, its default remains: memory of the thread's own node.
     """
@@ -70,8 +70,11 @@ def _set_memory(nodes: list[int]) -> str:
 
 
 def describe_far_memory(pids: Collection[int], nodes: Collection[int]) -> str:
-    """How much memory the processes have on other NUMA nodes than these, which they prefer; empty below a quarter.
-    Files do not count, nor memory for which the script has a policy of its own."""
+    """Return how much memory the processes have on other NUMA nodes than these, which they prefer; empty if that is
+    less than a quarter of their memory, or than 64 MB.
+
+    Files do not count, nor memory for which the script has a policy of its own.
+    """
     sizes: dict[int, int] = {}
     for line in "".join(read_text(f"/proc/{pid}/numa_maps") for pid in pids).splitlines():
         page = re.findall(r"^\S+ prefer(?!.* file=).* kernelpagesize_kB=(\d+)", line)
@@ -143,7 +146,8 @@ def _list(cores: Any) -> str:
 
 
 def process_state(pid: int) -> tuple[str | None, str | None]:
-    """State of a process (R, S, D …), and the kernel function in which it sleeps; None if unknown."""
+    """Return the state of a process (R, S, D …), and the kernel function in which it sleeps; None for what is
+    unknown."""
     try:
         return read_stat(pid).state, read_wait_channel(pid) or None
     except OSError:
@@ -151,6 +155,10 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def read_wait_channel(pid: int) -> str:
+    """Return the kernel function in which a process sleeps; empty if it runs or that is unknown.
+
+    For a rank 0 that only keeps its TCP store, return KEEPS_TCP_STORE.
+    """
     if read_text(f"/proc/{pid}/comm").strip() == KEEPS_TCP_STORE:
         return KEEPS_TCP_STORE
     wchan = read_text(f"/proc/{pid}/wchan").strip()
@@ -170,7 +178,8 @@ def has_children(except_pid: int) -> bool:
 
 
 def daemons(command: int, except_pid: int) -> list[str]:
-    """`tensorboard (4711)`: running descendants in a session that the command did not get, such as those of setsid."""
+    """Return the running descendants in a session that the command did not get, such as those of setsid: `tensorboard
+    (4711)`."""
     if not has_children(except_pid):
         return []
     own = (os.getsid(0), command)
@@ -184,6 +193,7 @@ _SHARES_TENSORS = "torch_shm_manag"
 
 
 def signal_descendants(number: int, except_pid: int) -> list[int]:
+    """Send a signal to all descendants of this process but `except_pid` and its own, and return their pids."""
     victims = [stat.pid for stat in descendants(os.getpid(), except_pid)]
     for pid in victims:
         with contextlib.suppress(OSError):
@@ -192,14 +202,15 @@ def signal_descendants(number: int, except_pid: int) -> list[int]:
 
 
 def lacking_interpreter(script: str) -> str:
-    """The program that the first line of an existing script names, if that program does not exist; else empty."""
+    """Return the program that the first line of an existing script names, if that program does not exist; else
+    empty."""
     try:
         with open(script, "rb") as file:
-            words = file.readline(4096).partition(b"#!")
+            parts = file.readline(4096).partition(b"#!")
     except OSError:
         return ""
-    interpreter = os.fsdecode(words[2].rstrip(b"\n").strip(b" \t").partition(b" ")[0])
-    return interpreter if not words[0] and interpreter and not os.path.exists(interpreter) else ""
+    interpreter = os.fsdecode(parts[2].rstrip(b"\n").strip(b" \t").partition(b" ")[0])
+    return interpreter if not parts[0] and interpreter and not os.path.exists(interpreter) else ""
 
 
 def signal_handlers(pid: int, number: int) -> bool:
@@ -214,6 +225,11 @@ def signal_handlers(pid: int, number: int) -> bool:
 
 
 def end_descendants(except_pid: int) -> list[int]:
+    """End all descendants of this process but `except_pid`: with SIGTERM, half a second later with SIGKILL. Return the
+    pids that got SIGTERM.
+
+    After a second and a half, processes that do not end are left alone.
+    """
     if not has_children(except_pid):  # reading all processes is slow on a node with many ranks
         return []
     all_time, is_term = Countdown(1.5), Countdown(0.5)
@@ -231,7 +247,7 @@ def end_descendants(except_pid: int) -> list[int]:
 
 
 def reap() -> Iterator[tuple[int, int, int, float]]:
-    """Pid, status, peak memory in bytes and processor time of exited children, including adopted orphans."""
+    """Yield pid, status, peak memory in bytes and processor time of exited children, including adopted orphans."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -251,7 +267,7 @@ class Usage:
         self._since = Stopwatch()
 
     def now(self) -> tuple[float, int]:
-        """CPU use since the last call, in percent of one core, and current memory in bytes."""
+        """Return CPU use since the last call, in percent of one core, and current memory in bytes."""
         seconds, memory, left = 0.0, 0, [self._pid]
         self.pids = set()
         while left:
@@ -301,9 +317,11 @@ class Guard:
         os.close(reader)
 
     def watch(self, pid: int) -> None:
+        """Name the session to kill if this process is killed. The last one named counts."""
         os.write(self._writer, b"%d\n" % pid)
 
     def dismiss(self) -> None:
+        """Have the guard exit without killing, and wait for that."""
         with contextlib.suppress(OSError):
             os.write(self._writer, b"dismiss\n")
             os.close(self._writer)

@@ -1,4 +1,4 @@
-"""The record of a run below RUNDIR: output, its times and notes, status, stack dumps, the summary.
+"""The record of a run below RUNDIR: output, its times and notes, status, stack dumps, and the document of the run.
 
-In: what the supervisor writes. Out: values for followers and `why`, also from a copy. Never decides about the run.
+The supervisor writes it. Followers and `ipexctl why` read it, also from a copy. Nothing here decides about the run.
 """

@@ -1,4 +1,4 @@
-"""Whose a file of a run is now, by the records of the runs of this home (`run_files.py`).
+"""Says whose a file of a run is now, by the records of the runs of this home (`run_files.py`).
 
 HOME/results/RUN/.ipexctl-kept has copies of a run's checkpoints from before a later run could overwrite them, each at
 its own absolute path below it (`node/files/kept_checkpoint.py`).
@@ -26,7 +26,7 @@ _CHECKPOINT_DIRECTORY = re.compile(r"(?:checkpoint|(?:global_)?step|epoch|iter)[
 
 
 def is_checkpoint_directory(path: str) -> bool:
-    """True for the name of a directory that is one checkpoint; another one may have several."""
+    """Return True for the name of a directory that is one checkpoint; another one may have several."""
     return _CHECKPOINT_DIRECTORY.fullmatch(os.path.basename(path)) is not None
 
 
@@ -38,8 +38,9 @@ class HomeRecords:
 
     @functools.cached_property
     def all(self) -> tuple[RecordedFiles, ...]:
-        found = (recorded_files(os.path.join(self.runs, run)) for run in list_names(self.runs))
-        return tuple(recorded for recorded in found if recorded is not None)
+        """The recorded files of all runs. Runs without a record of files are left out."""
+        records = (recorded_files(os.path.join(self.runs, run)) for run in list_names(self.runs))
+        return tuple(recorded for recorded in records if recorded is not None)
 
 
 class FileOwners:
@@ -54,11 +55,12 @@ class FileOwners:
     @functools.cached_property
     def own(self) -> tuple[RecordedFiles, ...]:
         """Records of the run, then of those that it resumed; empty if an older version recorded the run."""
-        found = (recorded_files(os.path.join(self._home_records.runs, run)) for run in self.chain)
-        return tuple(recorded for recorded in found if recorded is not None)
+        records = (recorded_files(os.path.join(self._home_records.runs, run)) for run in self.chain)
+        return tuple(recorded for recorded in records if recorded is not None)
 
     @functools.cached_property
     def others(self) -> tuple[RecordedFiles, ...]:
+        """Records of the runs that are neither this one nor resumed by it."""
         return tuple(recorded for recorded in self._home_records.all if recorded.run not in self.chain)
 
     def owner(self, path: str, status: os.stat_result) -> str | None:
@@ -78,29 +80,31 @@ class FileOwners:
         return "" if any(recorded.has_written(path, status) for recorded in self.own) else None
 
     def other_writer(self, path: str, status: os.stat_result) -> LaterWrite | None:
-        """None for a file that is the run's, or no run's."""
+        """Return who else has changed the file last; None for a file that is the run's, or of a run that it resumed, or
+        no run's."""
         owner = self.owner(os.path.realpath(path), status)
         return None if owner is None or owner in self.chain else LaterWrite(owner, status.st_mtime)
 
     def is_own(self, path: str, status: os.stat_result) -> bool:
+        """Return True if the file, as it is now, is of this run or of one that it resumed."""
         return self.owner(os.path.realpath(path), status) in self.chain
 
     def lost_below(self, directory: str) -> Iterator[str]:
-        """Files that the run itself left below a directory, and that are there no more."""
+        """Yield the files that the run itself left below a directory, and that are gone."""
         above = os.path.realpath(directory) + "/"
         for recorded in self.own[:1]:
             yield from (path for path in recorded.paths() if path.startswith(above) and not os.path.lexists(path))
 
     def kept(self, path: str) -> str:
-        """The copy of an absolute path from before another run could overwrite it; empty without one."""
+        """Return the copy of an absolute path from before another run could overwrite it; empty without one."""
         above, name = os.path.split(path)
         copy = f"{self.kept_copies}{os.path.realpath(above)}/{name}"
         return copy if os.path.lexists(copy) else ""
 
 
 def keep_for(run: str, home: str, directory: GuardedDirectory, name: bytes) -> bool:
-    """Move a file of an open directory to the kept copies of the run that wrote it, by a rename. False if these are on
-    another file system."""
+    """Move a file of an open directory to the kept copies of the run that wrote it, by a rename. Return False if these
+    are on another file system."""
     below = f"results/{run}/{KEPT}{os.path.realpath(directory.path)}"
     with GuardedDirectory.open(os.path.realpath(home)) as top, top.enter(
         os.fsencode(below), make=True, mode=0o700
@@ -116,8 +120,8 @@ def keep_for(run: str, home: str, directory: GuardedDirectory, name: bytes) -> b
 
 
 def separate(rundir: str) -> None:
-    """Once a run's record is made: move files of other runs out of the checkpoint directories that this run wrote to,
-    to the kept copies of these runs, so that no directory has files of two runs."""
+    """Move files of other runs out of the checkpoint directories that this run wrote to, to the kept copies of those
+    runs, so that no directory has files of two runs. Call it once the run's record is made."""
     owners, home = FileOwners(rundir), os.path.dirname(os.path.dirname(rundir))
     for own in owners.own[:1]:
         for directory in filter(is_checkpoint_directory, {os.path.dirname(path) for path in own.paths()}):
@@ -141,8 +145,8 @@ def read_status_now(
     unchanged_for: float | None = None,
     home_records: HomeRecords | None = None,
 ) -> StoredStatus:
-    """As `read_status_file`; the checkpoint of an ended run is left out if it is gone, and is said to be another run's
-    if that is so."""
+    """Read a status as `read_status_file` does, and look at the checkpoint of an ended run: one that is gone is left
+    out, one that another run has changed is said to be that run's."""
     stored = read_status_file(rundir, is_copy=is_copy, unchanged_for=unchanged_for)
     checkpoint = "" if is_copy or not stored.status.is_over else stored.status.checkpoint
     cwd = read_json(os.path.join(rundir, PLAN_FILE)).get("cwd") if checkpoint else None

@@ -1,4 +1,4 @@
-"""Finds the loss of a line, and reads what rank 0 printed: in nearly all scripts rank 0 has the losses."""
+"""Finds the loss in a line of output, and reads what rank 0 printed: in nearly all scripts rank 0 prints the losses."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ _END = "train_runtime"
 
 
 def plain_text(line: bytes) -> str:
-    """The begin of a line without colors."""
+    """Return the beginning of a line without colors."""
     return _COLOR.sub("", line[:_MAX_LINE].decode(errors="replace"))
 
 
 def training_loss(line: str) -> float | None:
+    """Return the loss that a line of output names; None if it names none, or only one of a validation or of the whole
+    training."""
     if "loss" not in line.lower() or _END in line:
         return None
-    losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
-    return next((float(found[2]) for found in losses), None)
+    losses = (match for match in _LOSS.finditer(line) if (match[1] or "").lower() not in _NOT_TRAINING)
+    return next((float(match[2]) for match in losses), None)
 
 
 _NAMED = re.compile(rf"(?<![\w.])([a-z][\w/@-]{{1,40}}){IS}({NUMBER})(?![\w%]|\.\d)", re.I)
@@ -47,8 +49,9 @@ MAX_SERIES = 4
 
 
 def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[float, float]]]:
-    """Numbers that most lines with a loss have besides it, such as an accuracy, by their names; no constant ones."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    """Return the numbers that most lines with a loss have besides it, such as an accuracy, by their names. Constant
+    ones are left out."""
+    points_of: dict[str, list[tuple[float, float]]] = {}
     count = 0
     for at, text in lines:
         if training_loss(text) is None or count >= MAX_LOSSES:
@@ -56,43 +59,50 @@ def find_series(lines: Iterable[tuple[float, str]]) -> dict[str, list[tuple[floa
         count += 1
         named = {match[1]: float(match[2]) for match in _NAMED.finditer(text) if not _NO_SERIES.fullmatch(match[1])}
         for name, value in named.items():
-            found.setdefault(name, []).append((at, value))
-    usual = {name: points for name, points in found.items() if 2 * len(points) > count}
+            points_of.setdefault(name, []).append((at, value))
+    usual = {name: points for name, points in points_of.items() if 2 * len(points) > count}
     shown = [name for name, points in usual.items() if len({value for _, value in points}) > 1][:MAX_SERIES]
     return {name: usual[name] for name in shown}
 
 
 def read_series(directory: str) -> dict[str, list[tuple[float, float]]]:
-    found = map(find_series, lines_of_rank_0(directory))
-    return {name: thin(points) for name, points in next(filter(None, found), {}).items()}
+    """Return what rank 0 printed beside the losses, such as an accuracy: name → times and values. Empty if there is
+    nothing.
+
+    `directory`: of a run, or of a copy of its record.
+    """
+    series_of_streams = map(find_series, lines_of_rank_0(directory))
+    return {name: thin(points) for name, points in next(filter(None, series_of_streams), {}).items()}
 
 
 def lines_of_rank_0(directory: str) -> list[list[tuple[float, str]]]:
-    """The timed lines of each stream."""
+    """Return the lines of each stream of rank 0 with the times at which they were received; empty for a run without
+    `output.times`."""
     times = TimesReader(os.path.join(directory, "output.times"), 2)
     ends: dict[StreamName, list[tuple[float, int]]] = {}
     for at, (rank, stream), end in times.entries():
         if rank == 0:
             ends.setdefault(stream, []).append((at, end))
-    found = []
+    lines_of_streams = []
     for stream, steps in ends.items():
         with contextlib.suppress(OSError), open(
             os.path.join(directory, "ranks", f"0000.{SUFFIXES[stream]}"), "rb"
         ) as file:
-            found.append(list(timed_lines(file.read(MAX_BYTES), steps)))
-    return found
+            lines_of_streams.append(list(timed_lines(file.read(MAX_BYTES), steps)))
+    return lines_of_streams
 
 
 def thin(points: list[Any]) -> list[Any]:
-    """Means of groups of points, if there are many; the last point as it is."""
+    """Return the means of groups of points, if there are many; the last point stays as it is."""
     size = -(-len(points) // MAX_POINTS)
     groups = [points[at : at + size] for at in range(0, len(points), size or 1)]
-    means = [(group[-1][0], sum(each[1] for each in group) / len(group), *group[-1][2:]) for group in groups[:-1]]
+    means = [(group[-1][0], sum(point[1] for point in group) / len(group), *group[-1][2:]) for group in groups[:-1]]
     return [*means, *points[-1:]]
 
 
 def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
-    """Lines with the time at which their end was received. `steps`: a time, and the size of the output at that time."""
+    """Yield each line with the time at which its end was received. `steps`: times, and the size of the output at
+    each."""
     begin = 0
     for at, end in steps:
         last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1

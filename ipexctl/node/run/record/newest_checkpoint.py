@@ -1,5 +1,7 @@
-"""The newest whole checkpoint that a run wrote on node0, as the line at its end names it: what is whole, the exchange
-between hosts decides alike (`node/common/checkpoint_layout.py`); what is the run's, its record says (`run_files.py`).
+"""Finds the newest whole checkpoint that a run wrote on node0, which the line at the run's end names.
+
+What is whole is decided as in the exchange between hosts (`node/common/checkpoint_layout.py`). Which files are the
+run's, its record says (`run_files.py`).
 """
 
 from __future__ import annotations
@@ -58,14 +60,15 @@ def _is_in_environment(path: str, base: str) -> bool:
 
 
 def unit_of(path: str, cwd: str) -> str:
-    """The checkpoint that a file is of."""
+    """Return the path of the checkpoint that a file belongs to: the file's own, or that of a directory."""
     above, name = os.path.split(path)
     is_one = above != cwd and is_checkpoint_directory(above)
     return above if is_one or name.endswith(".distcp") else path
 
 
 def is_whole(path: str) -> bool:
-    """False for a checkpoint whose save did not finish, and for data. Ranks of other hosts may have parts of it."""
+    """Return False for a checkpoint whose save did not finish, and for data. Ranks of other hosts may have parts of
+    it."""
     above, walk = os.path.dirname(path), islice(os.walk(path), _MOST_DIRECTORIES)
     names = [os.path.join(directory, name) for directory, _, files in walk for name in files]
     try:

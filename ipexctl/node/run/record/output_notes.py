@@ -37,12 +37,14 @@ _LINES = {
 
 
 def note_line(kind: str, fields: Json) -> bytes:
+    """Return a note as the line that goes into the output. `kind` is a key of `_SENTENCES`, `fields` what its text
+    needs."""
     template = _LINES.get(kind) or "[ipexctl: " + _SENTENCES[kind] + "]"
     return template.format(**fields).encode(errors="replace") + b"\n"
 
 
 def note_sentence(note: Note) -> str:
-    """The note's text without the mark; the complete line if a newer version wrote an unknown kind or field."""
+    """Return the note's text without the mark; the complete line if a newer version wrote an unknown kind or field."""
     try:
         return _SENTENCES[note.kind].format(**note.fields)
     except (KeyError, IndexError, AttributeError, ValueError):
@@ -58,10 +60,12 @@ class NotesWriter:
         self._refused: list[bytes] = []
 
     def add(self, note: Note) -> None:
+        """Write the entry of a note. Call it before the note's line is written."""
         self._refused.append(encode_note(note)[HEAD.size :] + b"\n")
         self.write_refused()
 
     def write_refused(self) -> None:
+        """Write the entries that a full disk has refused, in order, as far as there is room now."""
         with contextlib.suppress(OSError):
             while self._refused:
                 self._before = os.fstat(self._number).st_size
@@ -72,6 +76,7 @@ class NotesWriter:
                 self._refused.pop(0)
 
     def undo_last_note(self) -> None:
+        """Withdraw the entry that was added last, because its line could not be written."""
         if self._refused:
             self._refused.pop()
         else:
@@ -79,6 +84,7 @@ class NotesWriter:
                 os.ftruncate(self._number, self._before)
 
     def close(self) -> None:
+        """Write what was refused, if there is room now, and close the file. Entries that are left are lost."""
         self.write_refused()
         with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
             os.close(self._number)
@@ -93,6 +99,7 @@ class NotesReader:
             self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def refresh(self) -> None:
+        """Read the entries that were added since the last call. A line that is not complete yet is read later."""
         while self._number >= 0:
             data = os.pread(self._number, READ_SIZE, self._offset)
             complete = data[: data.rfind(b"\n") + 1]
@@ -107,13 +114,17 @@ class NotesReader:
                     notes.sort(key=_offset_of)  # an entry that was refused at first may come late
 
     def find_next(self, rank: int, stream: StreamName, offset: int) -> Note | None:
+        """Return the next note of a stream that begins at `offset` or after; None if none is known.
+
+        Earlier notes are forgotten, so offsets must not go back.
+        """
         notes = self._notes.get((rank, stream))
         while notes and notes[0].offset < offset:
             notes.pop(0)
         return notes[0] if notes else None
 
     def end_of_last(self, rank: int, stream: StreamName, kind: str) -> int:
-        """Offset after a file's last note of that kind; 0 without one."""
+        """Return the offset after a file's last note of that kind; 0 without one."""
         return max((note.end for note in self._notes.get((rank, stream), ()) if note.kind == kind), default=0)
 
 

@@ -35,19 +35,22 @@ class TimesWriter:
         self._written_at = 0.0
 
     def add(self, rank: int, stream: StreamName, end: int) -> None:
+        """Note how long a stream's file is now. `end`: its size."""
         self._grown[rank, stream] = end
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until the next write is due; infinite if nothing is unwritten."""
+        """Return the seconds until the next write is due; infinite if nothing is unwritten."""
         return max(0.0, self._written_at + WRITE_INTERVAL - now) if self._grown else float("inf")
 
     def write(self, now: float, at: float) -> None:
-        """`now` is monotonic, `at` seconds since the epoch."""
+        """Write what was noted, unless WRITE_INTERVAL has not passed since the last write. `now` is monotonic, `at`
+        seconds since the epoch."""
         if self._grown and now - self._written_at >= WRITE_INTERVAL:
             self._written_at = now
             self.write_all(at)
 
     def write_all(self, at: float) -> None:
+        """Write all that was noted, with the time `at`. On a full disk it stays noted."""
         grown = self._grown.items()
         data = b"".join(_ENTRY.pack(at, end, rank, _KINDS[stream]) for (rank, stream), end in grown)
         with contextlib.suppress(OSError):
@@ -58,6 +61,7 @@ class TimesWriter:
                 os.ftruncate(self._number, size - size % _ENTRY.size)
 
     def close(self) -> None:
+        """Close the file. What was noted and not written is lost."""
         with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
             os.close(self._number)
 
@@ -79,6 +83,7 @@ class TimesReader:
 
     @property
     def exists(self) -> bool:
+        """False if the file could not be opened, as in a run of an older version."""
         return self._number >= 0
 
     def entries(self) -> Iterator[TimeEntry]:

@@ -92,8 +92,11 @@ class PrintedFigures:
             self.speed = f"{speed[1]} {speed[2]}"
 
     def over(self, measured: TrainingProgress | None) -> TrainingProgress | None:
-        """What a script prints of itself comes before what was measured; but a step without a total, or of a bar before
-        the first loss, only if the measured total is unknown."""
+        """Return the progress as the script prints it, completed by what was measured; None if nothing is known.
+
+        A printed step without a total, or of a bar before the first loss, is used only if the measured total is
+        unknown.
+        """
         step, steps = self.step or (None, None)
         is_sure = steps is not None and (self._step_in_words or self._bar is not None)
         if measured is not None and not is_sure and (measured.steps or step is None):
@@ -110,22 +113,26 @@ class PrintedFigures:
 
 
 def read_losses(directory: str) -> list[tuple[float, float, int | None]]:
-    """Time, value and step of each loss that rank 0 printed; of a record or a copy of it."""
+    """Return time, value and step of each loss that rank 0 printed. `directory`: of a run's record, or of a copy of
+    it."""
     return thin(find_losses(lines_of_rank_0(directory)))
 
 
 def find_losses(streams: Sequence[Sequence[tuple[float, str]]]) -> list[tuple[float, float, int | None]]:
-    """`streams`: lines with their times. The losses are those of one stream; a progress bar may be in the other."""
+    """Return time, value and step of each loss in these lines. `streams`: lines with their times.
+
+    All losses are from one stream, the first that has one; a progress bar may be in the other.
+    """
     printed = PrintedFigures()
-    found: list[tuple[float, float, int | None]] = []
+    losses: list[tuple[float, float, int | None]] = []
     numbered = [[(at, number, line) for at, line in lines] for number, lines in enumerate(streams)]
     own = next((number for lines in numbered for _, number, line in lines if training_loss(line) is not None), -1)
-    for at, number, line in heapq.merge(*numbered, key=lambda each: each[0]):
+    for at, number, line in heapq.merge(*numbered, key=lambda timed_line: timed_line[0]):
         printed.read_line(0, line)
         value = training_loss(line) if number == own else None
-        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
-            found.append((at, value, printed.step[0] if printed.step is not None else None))
-    return found
+        if value is not None and math.isfinite(value) and len(losses) < MAX_LOSSES:
+            losses.append((at, value, printed.step[0] if printed.step is not None else None))
+    return losses
 
 
 class Movement:
@@ -137,7 +144,7 @@ class Movement:
         self._gaps: deque[float] = deque(maxlen=16)
 
     def see(self, step: int | None, loss: float | None, now: float) -> tuple[float, float]:
-        """Seconds since one of them last changed, and of a step, 0 if unknown."""
+        """Return the seconds since step or loss last changed, and the usual seconds of a step, 0 if unknown."""
         if (step, loss) != self._value:
             if self._value not in (None, (None, None)):
                 self._gaps.append((now - self._at) / max(1, (step or 0) - (self._value[0] or 0)))

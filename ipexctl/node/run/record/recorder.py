@@ -47,6 +47,7 @@ PROBE = 1 << 18
 
 
 def first_status(plan: Plan, now: float) -> RunStatus:
+    """Return the status of a run whose ranks are not started yet. `now`: seconds since the epoch."""
     hosts = tuple(host.name for host in plan.hosts)
     return RunStatus(
         plan.id,
@@ -176,12 +177,14 @@ class OutputFile:
         return True
 
     def give_up_held(self, memory: UnstoredOutput) -> None:
+        """Count the output that waits in memory as lost."""
         while self.held:
             self.lost += self.held.popleft().size
             memory.drop()
 
     def new_lines(self) -> Iterator[tuple[str, bool]]:
-        """The newest lines since the last call, and whether each is an unfinished progress bar."""
+        """Yield the newest lines since the last call, and whether each is an unfinished progress bar. Of more than
+        NEWEST bytes, the first are skipped."""
         begin = max(self._seen, self._size - NEWEST)
         try:
             data = os.pread(self._number, NEWEST, begin)
@@ -207,16 +210,20 @@ class WindowFiles:
         self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HostRates)
 
     def write_profile(self, profile: RankProfile) -> None:
+        """Keep a rank's profile in place of the one before. If a profile that a user asked for could not be made, only
+        that user is told why, and nothing is kept."""
         if profile.note and profile.request:  # only the user who asked is told why there is none
             return
         with contextlib.suppress(OSError):  # a full disk: the run continues without it
             write_json_atomically(self._profile, encode(profile), durable=False)
 
     def begin_attempt(self) -> None:
+        """Let the windows of the next attempt, whose numbers begin at 0 again, follow those that are written."""
         self.of_rank.begin_attempt()
         self.of_host.begin_attempt()
 
     def close(self) -> None:
+        """Close both files."""
         self.of_rank.close()
         self.of_host.close()
 
@@ -248,9 +255,11 @@ class Recorder:
             os.write(self._spare, b" " * (SPARE + SPARE_OF_RANK * status.world_size))
 
     def path(self, *names: str) -> str:
+        """Return the path of a file in the run's directory."""
         return os.path.join(self.rundir, *names)
 
     def sinks(self, rank: int, host: str) -> dict[str, OutputFile]:
+        """Create the output files of a rank. Returns suffix of the stream, `out` or `err` → file. Raises an OSError."""
         sinks = {
             suffix: OutputFile(
                 self.path("ranks", f"{rank:04}.{suffix}"),
@@ -267,10 +276,12 @@ class Recorder:
         return sinks
 
     def windows(self, rank: int) -> WindowFiles:
+        """Return the files of windows of a rank and its host. They are created with the first window."""
         return WindowFiles(self.path("ranks", f"{rank:04}"))
 
     @property
     def holds_output(self) -> bool:
+        """True if output waits in memory, because the disk was full."""
         return any(file.held for file in self.files)
 
     def store_held(self) -> bool:
@@ -279,6 +290,7 @@ class Recorder:
         return all(file.store_held(self.unstored) for file in self.files if file.held)
 
     def give_up_held(self) -> None:
+        """Count all output that waits in memory as lost."""
         for file in self.files:
             file.give_up_held(self.unstored)
 
@@ -301,6 +313,10 @@ class Recorder:
                 self._unwritten.pop(0)
 
     def save(self, now: float) -> None:
+        """Write the status, unless nothing has changed or SAVE seconds have not passed. `now`: the monotonic clock.
+
+        If the disk is full, it is tried again by a later call. The last status then goes into the room reserved for it.
+        """
         if not self.is_unsaved or now - self._saved_at < SAVE:
             return
         self._saved_at = now
@@ -317,6 +333,8 @@ class Recorder:
             self.is_unsaved = not self._put_last(data)
 
     def full_status(self) -> RunStatus:
+        """Return the status as it is written: with figures, the number of events that are not written yet, and where
+        followers find output that is not stored."""
         if self._unwritten or self._unwritten_count is not None:
             self._unwritten_count = len(self._unwritten)
         return self.complete(self.status)._replace(
@@ -345,6 +363,7 @@ class Recorder:
         return False
 
     def has_room(self) -> bool:
+        """Return True if PROBE bytes can be written to the disk."""
         path = self.path("ranks", "room.part")
         try:
             with open(path, "wb", opener=open_private) as file:
@@ -358,5 +377,7 @@ class Recorder:
         return True
 
     def tail(self, name: str, lines: int = 20, begin: int = 0) -> list[str]:
-        found = last_lines(self.path(name), 16384, lines, begin)
-        return [last_state(line).decode(errors="replace").rstrip() for line in found]
+        """Return the last lines of a file, as a terminal finally shows them; empty if it can't be read. `begin`: offset
+        before which nothing is read."""
+        last = last_lines(self.path(name), 16384, lines, begin)
+        return [last_state(line).decode(errors="replace").rstrip() for line in last]

@@ -145,7 +145,8 @@ class RunDocument(NamedTuple):
 
 
 def document_of_run(plan: Plan | None, status: RunStatus | None, started: float | None = None) -> RunDocument:
-    """`plan`: None if no run was started; `status`: None if it is unknown; `started`: where the status lacks it."""
+    """Return the document of a run. `plan`: None if no run was started; `status`: None if it is unknown; `started`:
+    used where the status lacks it."""
     if plan is None:
         return RunDocument()
     hosts = plan.names if plan.hosts else ()
@@ -171,6 +172,7 @@ def document_of_run(plan: Plan | None, status: RunStatus | None, started: float 
 
 
 def rank_document(row: RankStatus) -> RankDocument:
+    """Return a rank of the document, from its status."""
     seen = row.figures
     lines = LineCounts(seen.out_lines, seen.err_lines)
     of_process = (row.exit_code, row.signal, row.oom)
@@ -181,8 +183,10 @@ def rank_document(row: RankStatus) -> RankDocument:
 
 
 def run_json(document: RunDocument) -> Json:
+    """Return the document as JSON with its schema."""
     return {"schema": SCHEMA, **encode(document)}
 
 
 def run_text(document: RunDocument) -> str:
+    """Return the document as the text that --summary writes and the command of --notify reads."""
     return json.dumps(run_json(document), indent=2) + "\n"

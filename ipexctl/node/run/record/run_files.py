@@ -54,9 +54,11 @@ class Top(NamedTuple):
     """0 until the record is made."""
 
     def covers(self, path: str) -> bool:
+        """Return True if a path lies below this directory. Not for the directory itself."""
         return path.startswith(f"{self.path}/")
 
     def may_have_written(self, status: os.stat_result) -> bool:
+        """Return True if the file last changed while the run could write here, by its ctime."""
         return self.since < status.st_ctime_ns and not 0 < self.until < status.st_ctime_ns
 
 
@@ -94,16 +96,21 @@ class RecordedFiles(NamedTuple):
 
     @property
     def tops(self) -> tuple[Top, ...]:
+        """The directories that the run writes to, on all hosts."""
         return tuple(top for host in self.hosts for top in host.tops)
 
     @property
     def is_closed(self) -> bool:
+        """True if the records of all hosts are made. False while one of them still says only when the run began."""
         return all(host.path for host in self.hosts)
 
     def has(self, path: str, status: os.stat_result) -> bool:
+        """Return True if the file, at its path without links, is as the run left it, or as ipexctl put it there for the
+        run."""
         return self.has_adopted(path, status) or any(host.has(path, status) for host in self.hosts)
 
     def has_adopted(self, path: str, status: os.stat_result) -> bool:
+        """Return True if the file is as ipexctl put it there for the run."""
         return self.adopted.get(path) == identity_of(status)
 
     def has_written(self, path: str, status: os.stat_result) -> bool:
@@ -112,7 +119,8 @@ class RecordedFiles(NamedTuple):
         return is_newer or path in self.adopted or any(path in host.rows for host in self.hosts)
 
     def paths(self) -> Iterator[str]:
-        """Files that the run wrote, whether or not they are there; those of a live run that are there."""
+        """Yield the files that the run wrote, whether or not they still exist; of a host where it still runs, those
+        that exist."""
         yield from {path: None for rows in (self.adopted, *(host.rows for host in self.hosts)) for path in rows}
         for host in self.hosts:
             if not host.path:
@@ -120,11 +128,12 @@ class RecordedFiles(NamedTuple):
 
 
 def identity_of(status: os.stat_result) -> Identity:
+    """Return what a file is recognized by: size, mtime and inode."""
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def files_below(tops: Iterable[Top], left: int = _MOST_ENTRIES) -> Iterator[tuple[str, os.stat_result]]:
-    """Regular files at their paths without links, also behind links to directories of the same file system. Each
+    """Yield regular files at their paths without links, also behind links to directories of the same file system. Each
     directory is read once."""
     seen: set[tuple[int, int]] = set()
     for top in tops:
@@ -152,7 +161,7 @@ def files_below(tops: Iterable[Top], left: int = _MOST_ENTRIES) -> Iterator[tupl
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """None if it is gone, or a link that leads nowhere."""
+    """Return the status of an entry; None if it is gone, or a link that leads nowhere."""
     try:  # for each of 100,000 files: faster than contextlib.suppress
         return entry.stat()
     except OSError:
@@ -183,7 +192,7 @@ class HostRank:
         _write_once(_file_of(self._rundir, _BEGIN), json.dumps(document).encode())
 
     def end(self) -> bool:
-        """Make the record if this is the last rank of the host. Returns whether it did."""
+        """Make the record if this is the last rank of the host. Return whether it did."""
         if self._lock < 0:
             return False
         try:
@@ -221,8 +230,10 @@ def _closed_record(tops: Iterable[Top]) -> bytes:
 
 
 def recorded_files(rundir: str) -> RecordedFiles | None:
-    """The files of a run; None for a run that began nowhere in this home, or with a version that made no record. Makes
-    a missing record of a run that has ended."""
+    """Return the files of a run; None for a run that began nowhere in this home, or with a version that made no record.
+
+    A missing record of a run that has ended is made here.
+    """
     directory, hosts = os.path.join(rundir, FILES), []
     names = list_names(directory)
     for begin in (name for name in names if name.endswith(_BEGIN)):
@@ -282,12 +293,15 @@ def adopt(rundir: str, paths: Iterable[str]) -> None:
 
 
 def note_fetched(rundir: str, paths: Iterable[str]) -> None:
+    """Note that a user has fetched these files of the run, so that no later run says that nobody has. A full disk loses
+    the note."""
     fetched = {*read_fetched(rundir), *paths}
     with contextlib.suppress(OSError):  # a full disk: a later run says once more that nobody fetched them
         write_atomically(_file_of(rundir, _FETCHED), json.dumps({"paths": sorted(fetched)}).encode(), durable=False)
 
 
 def read_fetched(rundir: str) -> Collection[str]:
+    """Return the paths of files that users have fetched, by all machines that share the home."""
     directory = os.path.join(rundir, FILES)
     names = (name for name in list_names(directory) if name.endswith(_FETCHED))
     listed = (read_json(os.path.join(directory, name)).get("paths") for name in names)
@@ -299,7 +313,8 @@ def _file_of(rundir: str, suffix: str) -> str:
 
 
 def _read_begin(path: str) -> tuple[str, tuple[Top, ...]]:
-    """The machine and the directories of a begin; no directories if the file is damaged: ranks can write to it."""
+    """Return the machine and the directories of a begin; no directories if the file is damaged: ranks can write to
+    it."""
     begun = read_json(path)
     with contextlib.suppress(KeyError, TypeError, ValueError):
         return str(begun["machine"]), tuple(map(_top_of, begun["tops"]))
@@ -312,7 +327,8 @@ def _top_of(row: list[object]) -> Top:
 
 
 def _places(cwd: str, checkpoint: str) -> Iterator[str]:
-    """The working directory, the PATH of `--checkpoint`, and directories of other file systems directly below it."""
+    """Yield the working directory, the PATH of `--checkpoint`, and directories of other file systems directly below the
+    working directory."""
     top = os.path.realpath(cwd)
     yield top
     device = os.stat(top).st_dev
@@ -327,7 +343,8 @@ def _places(cwd: str, checkpoint: str) -> Iterator[str]:
 
 
 def _now_in(path: str) -> int:
-    """The time of a path's file system: the ctime of a file that is made there for a moment. 0 if none can be made."""
+    """Return the time of a path's file system: the ctime of a file that is made there for a moment. 0 if none can be
+    made."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix=".ipexctl-", dir=path) as file:
@@ -345,7 +362,7 @@ def _write_once(path: str, data: bytes) -> None:
 
 
 def _read_record(path: str) -> HostRecord | None:
-    """None for a record that is not there, or can't be read: then the begin alone counts."""
+    """Read a record; None if it does not exist, or can't be read: then the begin alone counts."""
     with contextlib.suppress(OSError, JsonError, KeyError, TypeError, ValueError), open(path, "rb") as file:
         header = parse_object(file.readline(MAX_FILE))
         return HostRecord(map(_top_of, header["tops"]), path, is_complete=header["complete"] is True)

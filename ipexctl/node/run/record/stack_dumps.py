@@ -18,20 +18,23 @@ KEPT = 20
 
 
 def new_dump_id(at: float) -> str:
+    """Return a new id, which sorts by time: `20260131-184502-1a2b3c4d`."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{os.urandom(4).hex()}"
 
 
 def dump_path(directory: str, id: str, kind: str = "dump") -> str:  # noqa: A002
-    """`kind`: `ask` for a request, `dump` or `profile` for its answer."""
+    """Return the path of a file of this id. `kind`: `ask` for a request, `dump` or `profile` for its answer."""
     return os.path.join(directory, f"{kind}-{id}.json")
 
 
 def newest_dump(directory: str) -> str:
+    """Return the id of the newest dump; empty without one."""
     names = dump_names(directory, "dump-")
     return names[-1][len("dump-") : -len(".json")] if names else ""
 
 
 def dump_names(directory: str, prefix: str) -> list[str]:
+    """Return the names of files with this prefix, oldest first; empty if the directory can't be read."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -40,10 +43,12 @@ def dump_names(directory: str, prefix: str) -> list[str]:
 
 
 def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
+    """Return the frames of a dump on disk; none if it does not exist."""
     return dump_frames(read_json(dump_path(directory, dump_id)))
 
 
 def dump_frames(document: Json) -> Iterator[bytes]:
+    """Yield a frame for each rank of a dump. Stacks that are too large for a frame are replaced by a reason."""
     rows = document.get("ranks") or ()
     for row in rows:
         frame = encode_json({"stacks": row, "at": document.get("at"), "of": len(rows)})
@@ -77,5 +82,6 @@ def write_dump(directory: str, dump_id: str, at: float, rows: Sequence[Json], ki
 
 
 def remove_dump(directory: str, dump_id: str) -> None:
+    """Remove a dump that is no longer of use. One that is gone is no error."""
     with contextlib.suppress(OSError):
         os.unlink(dump_path(directory, dump_id))

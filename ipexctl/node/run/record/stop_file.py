@@ -37,7 +37,8 @@ def said(rundir: str, by: Json | None) -> Iterator[None]:
 
 
 def read_sender(rundir: str, now: float) -> StopRecord:
-    """Who sent the signal that has just arrived."""
+    """Return who sent the signal that has just arrived; nobody if the file is missing, or older than _RECENT
+    seconds."""
     path = _path(rundir)
     try:
         if not 0 <= now - os.stat(path).st_mtime <= _RECENT:

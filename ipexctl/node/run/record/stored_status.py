@@ -80,6 +80,7 @@ def _read_document(path: str) -> StoredStatus:
 
 
 def as_lost(document: Json, at: float) -> Json:
+    """Return a status whose run and unfinished ranks are lost. `at`: when the run counts as ended."""
     ranks = [
         {**entry, "state": entry.get("state") if entry.get("state") in FINAL else "lost"}
         for entry in document["ranks"]
@@ -89,6 +90,7 @@ def as_lost(document: Json, at: float) -> Json:
 
 
 def read_pruned(runs_directory: str) -> dict[str, Json]:
+    """Return run → what is remembered of it after its directory was removed: `at`, `why` and its last status."""
     pruned: dict[str, Json] = {}
     with contextlib.suppress(OSError), open(os.path.join(runs_directory, ".pruned.jsonl"), "rb") as file:
         for line in file:
@@ -100,6 +102,7 @@ def read_pruned(runs_directory: str) -> dict[str, Json]:
 
 
 def no_record(rundir: str) -> NoRecord:
+    """Return the error that says why there is no record: the run was pruned, or nothing is known."""
     runs_directory, run = os.path.split(rundir)
     entry = read_pruned(runs_directory).get(run)
     if entry is None:

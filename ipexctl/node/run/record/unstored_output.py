@@ -41,6 +41,8 @@ class UnstoredOutput:
             self._write_header()
 
     def put(self, rank: int, stream: StreamName, offset: int, data: bytes) -> Held | None:
+        """Keep output in memory. `offset`: where in the stream's file it belongs. Return its place, or None if there is
+        no room."""
         if self.number is None or self._end + len(data) > CAPACITY:
             return None
         held = Held(self._end + _RECORD.size, len(data))
@@ -56,6 +58,7 @@ class UnstoredOutput:
         return held
 
     def get(self, held: Held) -> bytes:
+        """Return output that `put` kept."""
         assert self.number is not None, "a chunk is held"
         return os.pread(self.number, held.size, held.position)
 

@@ -1,5 +1,5 @@
-"""The supervisor of a run on node0: begins the run, starts its ranks, talks to them, and keeps the record.
+"""The supervisor of a run on node0: it begins the run, starts the ranks, talks to them, and keeps the record.
 
-In: `Listen` and `Start` on stdin. Out: the record below RUNDIR. It alone acts, as `decisions/` says, which imports
-nothing of this package. Never imported by ranks and host starters.
+It reads `Listen` and `Start` on stdin, and writes the record below RUNDIR. Only this package acts; `decisions/` says
+what is to be done, and imports nothing of this package. Ranks and host starters never import it.
 """

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 
 def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
+    """Pass the supervisor's reply on to the caller, in the process that the caller started.
+
+    If the caller then sends a request, follow the run as that says; if it closes stdin instead, say `done`. Return the
+    exit code, which is 0 after a `failed` reply too: the caller reads the reply.
+    """
     sys.stdout.write(reply)
     sys.stdout.flush()
     if parse_json(reply)["event"] == "failed":
@@ -49,6 +54,11 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
 
 
 def main(action: str) -> int:  # noqa: ARG001
+    """Answer both requests, and start the supervisor in a process of its own.
+
+    Only the caller's process returns from here: with 1 if nothing can listen or no `Start` came, else with the exit
+    code of `reply_and_follow`. The supervisor itself ends in `os._exit`.
+    """
     stdin = open(0, "rb", closefd=False)  # noqa: SIM115
     request = decode(Listen, parse_json(stdin.readline()), "the request")
     allow_many_files(1 << 20)

@@ -73,6 +73,7 @@ class CheckpointExchange(AuthenticatingServer):
         threading.Thread(target=self._exchange, daemon=True).start()
 
     def close(self) -> None:
+        """Close all connections and stop serving, whether or not the exchange is over. A second call does no harm."""
         if not self._closed.is_set():
             self._closed.set()
             os.close(self._stop_serving)
@@ -127,13 +128,13 @@ class CheckpointExchange(AuthenticatingServer):
                 "exchange": name,
                 "serve": list(copies.values()),
                 "clients": [self._addresses[transfer.target] for transfer in own],
-                "receive": [copy for each in plan.transfers if each.target == host for copy in each.copies],
+                "receive": [copy for transfer in plan.transfers if transfer.target == host for copy in transfer.copies],
                 "runs": {
                     copy.path: run
-                    for each in plan.transfers
-                    if each.target == host
-                    for copy in each.copies
-                    if (run := self._writer_of(copy.path, reports[each.source], each.tree))
+                    for transfer in plan.transfers
+                    if transfer.target == host
+                    for copy in transfer.copies
+                    if (run := self._writer_of(copy.path, reports[transfer.source], transfer.tree))
                 },
                 "remove": plan.removals.get(host, ()),
                 "known": plan.known[host],
@@ -171,7 +172,7 @@ class CheckpointExchange(AuthenticatingServer):
         for host, place in others:
             if place != expected:
                 base = self._path.rpartition("/")[0]
-                there, elsewhere = (os.path.normpath(f"{base}/{each}") for each in (place, expected))
+                there, elsewhere = (os.path.normpath(f"{base}/{target}") for target in (place, expected))
                 reason = f"{self._path} leads to {there} there, and to {elsewhere} on {first}"
                 raise _HostFailure(host, f"{reason}: name a path that leads to the same place on all hosts")
 
@@ -217,6 +218,8 @@ class CheckpointExchange(AuthenticatingServer):
 
 
 def has_file(path: str) -> bool:
+    """Return True if the path is a file with content, or a directory with one below it. Temporary files do not
+    count."""
     with contextlib.suppress(OSError):
         if os.path.isfile(path):
             return bool(os.path.getsize(path))
@@ -231,6 +234,11 @@ def has_file(path: str) -> bool:
 def describe_exchange(
     path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan, *, is_restart: bool = False
 ) -> list[str]:
+    """Return the lines that tell the user what an exchange does: files that are not used, with the reason, copies, and
+    removed files. Empty if there is nothing to tell.
+
+    With `is_restart`, a line says so if no host has any file of the checkpoint.
+    """
     above = path.rpartition("/")[0]
     lines = []
     if is_restart and not any(report.copies or report.half or report.left for report in reports.values()):
@@ -258,8 +266,8 @@ def describe_exchange(
 
 
 def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Group removed files: checkpoints with the same reason and hosts, such as those a Trainer rotated away, share a
-    line."""
+    """Yield lines about removed files: checkpoints with the same reason and hosts, such as those a Trainer rotated
+    away, share a line."""
     units = {
         **{marker.rpartition("/")[0]: "" for marker in plan.markers},
         **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},
@@ -275,15 +283,17 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
     alike: dict[tuple[str, str], dict[str, int]] = {}
     for (unit, reason), of_hosts in counts.items():
         alike.setdefault((reason, ", ".join(of_hosts)), {})[unit] = sum(of_hosts.values())
-    for (reason, hosts), found in alike.items():
-        first, *others = sorted(found, key=lambda name: (len(name), name))
-        what, count = _shown(path.rpartition("/")[0], first), sum(found.values())
+    for (reason, hosts), counts_of_units in alike.items():
+        first, *others = sorted(counts_of_units, key=lambda name: (len(name), name))
+        what, count = _shown(path.rpartition("/")[0], first), sum(counts_of_units.values())
         if others:
-            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(found)} checkpoints)"
+            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(counts_of_units)} checkpoints)"
         yield f"checkpoint {what}: {reason}; {count} file{'s' * (count > 1)} set aside on {hosts}"
 
 
 def describe_aside(places: Mapping[str, str]) -> list[str]:
+    """Return a line for each directory in which hosts have set replaced files aside. `places`: host → directory, empty
+    if the host set nothing aside."""
     hosts: dict[str, list[str]] = {}
     for host, place in places.items():
         if place:

@@ -1,4 +1,7 @@
-"""CPU, memory and windows of ranks and hosts, for the status and window files. They never decide about the run."""
+"""CPU, memory and windows of ranks and hosts, for the status and window files.
+
+Nothing is decided here. `loop.py` ends a run because of its `nan`, if the user asked for that.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,10 @@ class RunFigures:
         self.begin_attempt(hosts)
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
+        """Forget what was measured in the attempt before. `hosts`: rank → host.
+
+        Profiles stay, and throughput goes on as long as the ranks have the same numbers.
+        """
         self._hosts = hosts
         waiting = self._waiting = waiting_of(
             self._plan.backend, self._plan.choice(ALLREDUCE).mode, len(set(hosts.values()))
@@ -87,10 +94,12 @@ class RunFigures:
             throughput.begin_attempt()
 
     def of(self, rank: int) -> _FiguresOfRank:
+        """Return the figures of a rank of this attempt."""
         return self._ranks[rank]
 
     def add(self, rank: int, message: Message, files: WindowFiles, now: Moment) -> bool:
-        """Take the figures from a message; returns False if it changes none."""
+        """Take the figures from a message. Return False for a message without figures, and for a difference from the
+        plan that is known already, or one too many."""
         figures = self._ranks[rank]
         if isinstance(message, Beat):
             figures.beat, figures.beat_at = message, now.clock
@@ -142,7 +151,7 @@ class RunFigures:
     def group(self) -> TrainingGroup | None:
         """None also if only one rank trains without the others: they may work for it in another way."""
         planned, seen = len(self._hosts), min(self._groups.values(), default=0)
-        if any(each.kind == "small-groups" for each in self._wrong):
+        if any(wrong.kind == "small-groups" for wrong in self._wrong):
             seen = 1
         if self._plan.backend == "none" or not seen or (seen < planned and len(self._stepped) < 2):
             return None
@@ -180,32 +189,42 @@ class RunFigures:
         return not self._stepped and self._unused == self._hosts.keys()
 
     def read_printed(self, sinks: Mapping[int, Mapping[str, OutputFile]]) -> None:
+        """Read the new output of the lowest ranks for loss, step and speed. `sinks`: rank → stream → file.
+
+        The files give only their newest lines, so a loss in the middle of much output may be missed.
+        """
         for rank in sorted(sinks)[:MOST_READ]:
             for sink in sinks[rank].values() if rank <= (self._printed.loss_from or rank) else ():
                 for line, is_bar in sink.new_lines():
                     self._printed.read_line(rank, line, unfinished=is_bar)
 
     def progress(self, now: float, *, is_over: bool) -> TrainingProgress | None:
+        """Return step, loss and speed as the script prints them, completed by what was measured; None if nothing of
+        these is known.
+
+        With `is_over`, the progress has no age, because nothing moves any more.
+        """
         rank, training = next(
-            ((rank, each) for rank, each in sorted(self._training.items()) if each.progress.step), (-1, RankTraining())
+            ((rank, training) for rank, training in sorted(self._training.items()) if training.progress.step),
+            (-1, RankTraining()),
         )
-        found, printed = training.progress, self._printed
+        own_progress, printed = training.progress, self._printed
         age, usual = self._movement.see(printed.step[0] if printed.step else None, printed.loss, now)
         beat = self._ranks[rank].beat if rank in self._ranks else None
         stepping = beat.figures.stepping if beat is not None else None
-        made, measured = max(found.step, stepping.steps if stepping is not None else 0), None
+        made, measured = max(own_progress.step, stepping.steps if stepping is not None else 0), None
         if made:
-            steps = found.planned if found.planned >= found.before + made else None
-            loss = None if self.nan is not None else found.loss
-            left = None if steps is None else steps - found.before - made
-            measured = TrainingProgress(found.before + made, steps, loss, left)
+            steps = own_progress.planned if own_progress.planned >= own_progress.before + made else None
+            loss = None if self.nan is not None else own_progress.loss
+            left = None if steps is None else steps - own_progress.before - made
+            measured = TrainingProgress(own_progress.before + made, steps, loss, left)
         if stepping is not None and stepping.steps:
             age, usual = stepping.since + now - self._ranks[rank].beat_at, stepping.usual
         progress = printed.over(measured)
         return progress and progress._replace(age=None if is_over else round(age, 1), usual=usual)
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile], silence: float = 0.0) -> RankStatus:
-        """`silence`: seconds since the rank was heard."""
+        """Return the rank's status with its figures. `silence`: seconds since the rank was heard."""
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]
         now = peer.status.figures if figures.beat is None else figures.beat.figures
         now = now.after_exit() if peer.status.state in FINAL else now
@@ -217,15 +236,21 @@ class RunFigures:
         )
 
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus], now: float) -> RunStatus:
+        """Return the run's status with the statuses of its ranks and all figures of the run. `now`: the monotonic
+        clock.
+
+        While a rank is unheard or the step stands still, throughput, speed and time left are left out, because they
+        would describe the past.
+        """
         self._judge(has_succeeded=all(rank.state == "ok" for rank in ranks))
         group = self.group
-        tokens = [each.tokens_per_sample for each in self._training.values()]
+        tokens = [training.tokens_per_sample for training in self._training.values()]
         throughput = run_throughput([rank.throughput for rank in ranks], group, tokens)
         progress = self.progress(now, is_over=status.state in FINAL)
         if any(rank.figures.unheard for rank in ranks) or (progress is not None and progress.is_still):
             throughput, progress = None, progress and progress._replace(left=None, speed="")
         wrong, exchange = self._wrong, self.exchange
-        if any(each.kind in ALONE for each in wrong):
+        if any(problem.kind in ALONE for problem in wrong):
             exchange = GradientExchange(seen=False)
         elif exchange is not None:
             wrong = (WrongTraining.seen("no-exchange", self._hosts, "no collective since the first step"), *wrong)
@@ -241,5 +266,5 @@ class RunFigures:
             slow=self._slow.slow,
             network=self._network.network,
             levers=with_speedups(self._asked, profile.speedups if profile is not None else {}),
-            amx_idle={host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts},
+            amx_idle={host: hardware for host, hardware in self._plan.amx_hosts.items() if host in self._fp32_hosts},
         )

@@ -1,4 +1,8 @@
-"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background."""
+"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background.
+
+The supervisor must answer its ranks meanwhile, so it asks `take` for answers again and again, and waits for
+hosts only once the run is over.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ class HostAnswer(NamedTuple):
 
 
 def gone_ranks(answer: HostAnswer) -> tuple[int, ...]:
-    """Ranks whose wrappers are gone, from the answer to `ask_wrappers`."""
+    """Return the ranks whose wrappers are gone, from the answer to `ask_wrappers`."""
     return tuple(int(word) for word in answer.problem.split() if word.isdecimal()) if answer.code == _GONE else ()
 
 
@@ -73,9 +77,15 @@ class HostCalls:
 
     @property
     def is_over(self) -> bool:
+        """True if `take` has returned the answers to all lines that were begun."""
         return not self._open
 
     def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
+        """Run a line on a host in the background; `take` returns its answer.
+
+        `word` is what the shell calls the host, `stdin` the line's input. After `seconds`, or more on a busy machine,
+        the line counts as unanswered.
+        """
         self._open += 1
         argv = [*self._shell, word, line]
         threading.Thread(target=self._call, args=(host, argv, stdin, seconds * self._starvation), daemon=True).start()
@@ -99,10 +109,11 @@ class HostCalls:
 
     def ask_wrappers(self, host: str, word: str, wrappers: Mapping[int, WrapperProcess]) -> None:
         """Ask which wrapper processes are gone; `gone_ranks` reads the answer."""
-        rows = [f"{rank}:{each.pid}:{each.start}:{each.scope}" for rank, each in wrappers.items()]
+        rows = [f"{rank}:{wrapper.pid}:{wrapper.start}:{wrapper.scope}" for rank, wrapper in wrappers.items()]
         self.begin(host, word, shlex.join(["sh", "-c", _FIND_GONE, "sh", *rows[:_ASKED_AT_ONCE]]), b"", HOST_ANSWER)
 
     def take(self) -> list[HostAnswer]:
+        """Return the answers that have come since the last call. Each line that was begun gets exactly one."""
         answers = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,6 +1,7 @@
 """Starts the ranks of an attempt from node0 with mpirun, Slurm's srun or rank wrappers, and signals and kills them.
 
-No other module of the agent knows which launcher a run has. Output goes to RUNDIR/mpirun.log.
+Of the launcher, the rest of the supervisor knows only what `LauncherKind` says and whether there is one
+(`Plan.is_direct`). Output goes to RUNDIR/mpirun.log, whatever the launcher.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def launcher_kind_of(plan: Plan) -> LauncherKind:
+    """Return what decisions and messages must know of the plan's launcher."""
     if plan.is_direct:
         fix = Fix("`ipexctl envs --verify` tests the environment")
         return LauncherKind("", "the rank", "rank-not-started", fix, bool(plan.job))
@@ -45,15 +47,17 @@ class AttemptProcesses(Protocol):
     log_begin: int
 
     def read_log(self) -> str:
-        """Output of this attempt only."""
+        """Return the output of this attempt only."""
 
     def take_events(self) -> list[Event]:
-        """Exits since the last call."""
+        """Return exits since the last call. The exit of mpirun or srun is returned by each call after it."""
 
     def ended_parts(self) -> tuple[str, ...]:
-        """Programs of the launcher that were on this host at the first call, and have ended."""
+        """Return the launcher's programs that were on this host at the first call, and have ended."""
 
-    def signal(self, number: int) -> None: ...
+    def signal(self, number: int) -> None:
+        """Send a signal to the launcher's process group, or to all rank wrappers. Processes that are gone are no
+        error."""
 
     def kill_leftovers(self) -> None:
         """Kill the processes that remain after the end of the attempt."""
@@ -97,19 +101,26 @@ class LauncherProcess:
         self._parts: dict[ProcessIdentity, str] | None = None
 
     def read_log(self) -> str:
+        """Return what mpirun or srun has printed in this attempt."""
         return self._log.read()
 
     def take_events(self) -> list[Event]:
+        """Return the launcher's exit, at each call once it has exited; empty until then."""
         code = self._process.poll()
         return [] if code is None else [LauncherExited(code)]
 
     def ended_parts(self) -> tuple[str, ...]:
+        """Return programs of the launcher that have ended since the first call, as `ssh (pid 4711)`.
+
+        The first call lists the programs that run, so it should come while all is well.
+        """
         if self._parts is None:
             named = ((ProcessIdentity(stat.pid, stat.start), name_of_part(stat.pid)) for stat in descendants(self.pid))
             self._parts = {part: name for part, name in named if name}
         return tuple(f"{name} (pid {part.pid})" for part, name in self._parts.items() if not part.is_alive)
 
     def signal(self, number: int) -> None:
+        """Send a signal to the launcher's process group. A launcher that is gone is no error."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
@@ -143,15 +154,19 @@ class DirectProcesses:
             starters.send(host, order)
 
     def read_log(self) -> str:
+        """Return what the rank wrappers themselves have printed in this attempt, those of other hosts included."""
         return self._log.read()
 
     def take_events(self) -> list[Event]:
+        """Return the exits of node0's wrappers since the last call. Host starters report those of other hosts."""
         return [WrapperExited(rank, code, self._attempt) for rank, code in self._wrappers.take_ended().items()]
 
     def ended_parts(self) -> tuple[str, ...]:
+        """Return nothing: no launcher stands between the supervisor and the wrappers."""
         return ()
 
     def signal(self, number: int) -> None:
+        """Send a signal to node0's wrappers, and have the connected starters send it to theirs."""
         self._wrappers.signal(number)
         self._starters.send_to_all("signal", number=number)
 
@@ -162,11 +177,13 @@ class DirectProcesses:
 
 def name_of_part(pid: int) -> str:
     """Return the name of a program by which a launcher starts ranks; empty for the ranks themselves."""
-    words = read_text(f"/proc/{pid}/cmdline").split("\0")
-    if _REMOTE_SHELL in words:
-        host = next((word for word in words[words.index(_REMOTE_SHELL) + 2 :] if not word.startswith("-")), "a host")
+    arguments = read_text(f"/proc/{pid}/cmdline").split("\0")
+    if _REMOTE_SHELL in arguments:
+        host = next(
+            (word for word in arguments[arguments.index(_REMOTE_SHELL) + 2 :] if not word.startswith("-")), "a host"
+        )
         return f"the remote shell to {host}"
-    name = os.path.basename(words[0])
+    name = os.path.basename(arguments[0])
     return name if name.startswith(_PARTS) else ""
 
 
@@ -176,11 +193,14 @@ class LaunchLog:
         self.begin = 0
 
     def open(self) -> int:
+        """Open the log to append to it, and begin a new part of it, which `read` returns. The caller closes the
+        descriptor."""
         log = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.begin = os.fstat(log).st_size
         return log
 
     def append(self, text: str) -> None:
+        """Add a text to the log. Raises an OSError if the disk is full."""
         log = self.open()
         try:
             os.write(log, text.encode())
@@ -188,6 +208,7 @@ class LaunchLog:
             os.close(log)
 
     def read(self) -> str:
+        """Return the log from where `open` began, at most MAX_LOG bytes of it; empty if it can't be read."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.begin)
@@ -197,6 +218,8 @@ class LaunchLog:
 
 
 def shell_environment(plan: Plan) -> dict[str, str]:
+    """Return the environment of calls to other hosts. In a Slurm job it has the job's variables, but none that act as
+    options of srun."""
     environ = minimal_environment()
     if plan.job:
         environ = {**environ, **environment_of_srun(variables_of_job(os.environ)), **account_variables()}
@@ -204,7 +227,7 @@ def shell_environment(plan: Plan) -> dict[str, str]:
 
 
 def environment_of(plan: Plan) -> dict[str, str]:
-    """The launcher's environment. It is minimal, because hydra passes all of it to every rank."""
+    """Return the launcher's environment. It is minimal, because hydra passes all of it to every rank."""
     environ = shell_environment(plan)
     if plan.setup:
         environ = source_setup(plan.setup, environ).environ

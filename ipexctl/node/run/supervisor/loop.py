@@ -1,7 +1,9 @@
-"""The supervisor of a run on node0: sockets, files, signals, processes and the clock. `supervisor_machine.py` decides.
+"""The supervisor of a run on node0: it owns sockets, files, signals, processes and the clock.
 
-Whatever happens becomes an event; `supervisor_machine.py` turns events into commands, for which `self.actions` has the
-actions. Only output goes from connection to file without an event. SIGTERM stops the run.
+Whatever happens becomes an event. `supervisor_machine.py` decides: it turns an event into actions, and `self.actions`
+has the method for each. Output goes from its connection to its file without an event, and so do figures, because
+neither changes what the supervisor does. A nan loss, a resumed run that starts over, and output that a full disk
+refuses do change that, so they become events. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ _GPU = re.compile(r"\b(?:gpus?|cuda|nccl|accelerators?)\b", re.IGNORECASE)
 
 
 def now() -> m.Moment:
+    """Return the present moment by both clocks: the monotonic one for waits, seconds since the epoch for the record."""
     return m.Moment(time.monotonic(), time.time())
 
 
@@ -172,7 +175,8 @@ class SupervisorLoop:
         self.wake = self.catch_signals()
 
     def open_shells(self, plan: Plan) -> ShellConnections:
-        """Listen for mpirun's calls of `remote_shell.py`. Raises an OSError."""
+        """Listen for mpirun's calls of `remote_shell.py`, and write how these reach the supervisor. Raises an OSError
+        if nothing can listen or be written."""
         address, port = f"{listener.LOCAL}ipexctl-{os.urandom(16).hex()}", 0
         try:
             listening = listener.listen(address)
@@ -180,13 +184,13 @@ class SupervisorLoop:
             address = "127.0.0.1"
             listening = listener.listen(address)
             port = listening.getsockname()[1]
-        token, words = derive_token(self.request.token, SHELL), {}
+        token, names = derive_token(self.request.token, SHELL), {}
         for host in plan.all_hosts:
-            words.update(dict.fromkeys((host.word, host.address, host.name), host.name))
-        node0 = [word for word, name in words.items() if name == plan.node0]
+            names.update(dict.fromkeys((host.word, host.address, host.name), host.name))
+        node0 = [word for word, name in names.items() if name == plan.node0]
         contact = {"address": address, "port": port, "token": token, "node0": node0}
         write_json_atomically(self.record.path(SHELL_FILE), contact, durable=False)
-        return ShellConnections(listening, token, words, self.connections.starters, setup=plan.setup)
+        return ShellConnections(listening, token, names, self.connections.starters, setup=plan.setup)
 
     def catch_signals(self) -> int:
         """Collect signals from now on; returns a descriptor that becomes readable on a signal."""
@@ -198,6 +202,8 @@ class SupervisorLoop:
     # Events
 
     def start(self) -> Json:
+        """Begin the run, and return the reply to the caller: `started`, or `failed` if the launcher could not be
+        started."""
         self.on_event(m.Happened.BEGUN)
         self.record.save(time.monotonic())
         status = self.state.status
@@ -207,10 +213,15 @@ class SupervisorLoop:
         return {"event": "started", **status.supervisor._asdict(), **pids}
 
     def run(self) -> None:
+        """Take turns until the run is over and its record is saved."""
         while not self.is_finished:
             self.turn()
 
     def turn(self) -> None:
+        """Wait for sockets, signals or the time of the next check, and handle what has come.
+
+        After output, a turn lasts MINIMUM_TURN at least, so that small chunks are written together.
+        """
         began = time.monotonic()
         interval = supervisor_machine.check_interval(self.state)
         if supervisor_machine.is_ending(self.state) or began - self.state.checked_at >= interval:
@@ -241,11 +252,13 @@ class SupervisorLoop:
             self.handle_events()
 
     def handle_events(self) -> None:
+        """Handle the queued events in order, with those that their actions add. Only `on_event` calls it."""
         while self.events:
             self.take(*supervisor_machine.advance(self.state, self.events[0], now()))
             self.events.popleft()
 
     def take(self, state: m.SupervisorState, commands: Iterable[m.Action]) -> None:
+        """Take over the state after an event, and do its actions."""
         if state.status is not self.state.status or state.ranks is not self.state.ranks:
             self.record.is_unsaved = True
         self.state, self.record.status = state, state.status
@@ -254,6 +267,7 @@ class SupervisorLoop:
             self.actions[named if isinstance(named, Enum) else type(named)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
+        """Handle a message of a rank: acknowledge, count figures, and hand the rest to the machine as an event."""
         if isinstance(message, (messages.Beat, messages.Exit)):
             if isinstance(message, messages.Beat):
                 peer.ends, peer.starvation = message.ends, min(message.starvation, MOST_STARVATION)
@@ -289,6 +303,7 @@ class SupervisorLoop:
             self.add_note(m.AddNote(rank, "group", {**group._asdict(), "text": text}))
 
     def check_loss(self) -> None:
+        """End the run if a rank's loss is nan and the user asked for that with `--on-nan stop`."""
         if self.state.asked.on_nan == "stop" and (nan := self.figures.nan) is not None:
             reason = f"{nan.sentence}, and --on-nan stop has ended the run"
             self.on_event(m.TrainingFails(nan.rank, "nan", reason, Detail("nan", {"step": str(nan.step)})))
@@ -304,6 +319,8 @@ class SupervisorLoop:
             self.on_event(m.TrainingFails(rank, "starts-over", seen.reason))
 
     def handle_signals(self) -> None:
+        """Turn the signals that have come into events: SIGUSR1 announces requests for dumps or profiles, SIGCHLD that a
+        child has exited; any other asks to stop."""
         while self.signals:
             number = self.signals.pop(0)
             if number == signal.SIGUSR1:
@@ -316,9 +333,11 @@ class SupervisorLoop:
                     self.on_event(event)
 
     def check(self, clock: float) -> None:
+        """Look at what only time shows, such as late connections, answers of hosts and a full disk, and give the
+        machine its tick. `clock`: the monotonic clock."""
         for port in self.ports:
             port.listener.drop_late(clock)
-        if "starters" in self.calls and all(each.is_connected for each in self.state.starters.values()):
+        if "starters" in self.calls and all(starter.is_connected for starter in self.state.starters.values()):
             remove_file(self.record.path(STARTERS_FILE))
         if self.shells is not None and all(peer.is_over for peer in self.state.ranks.values()):
             self.shells.end_lost()
@@ -348,6 +367,8 @@ class SupervisorLoop:
         )
 
     def check_exchange(self) -> None:
+        """Show what the checkpoint exchange reports, and tell the machine once it is over. Does nothing without an
+        exchange."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -362,9 +383,12 @@ class SupervisorLoop:
     # What the connections need to know
 
     def may_connect(self, hello: messages.Hello) -> bool:
+        """Return whether the wrapper that says hello may connect as its rank."""
         return supervisor_machine.may_connect(self.state, hello)
 
     def welcome(self) -> Json:
+        """Return the fields of a rank's welcome that are the same for all ranks. `stop` tells a rank that connects late
+        to end."""
         return {
             "attempt": self.state.status.attempt,
             "master": self.state.status.master._asdict(),
@@ -373,37 +397,52 @@ class SupervisorLoop:
         }
 
     def orders_of_starter(self, host: str) -> list[Json]:
+        """Return the orders for a starter that has just connected: the order that begins the attempt, while that is on,
+        and lines of mpirun."""
         orders = self.start_orders() if supervisor_machine.is_attempt_on(self.state) else {}
         shells = self.shells.orders_of(host) if self.shells is not None else []
         return [*([orders[host]] if host in orders else []), *shells]
 
     def log_of_wrappers(self, text: str) -> None:
+        """Add what rank wrappers of another host printed to mpirun.log. A full disk only loses it."""
         with contextlib.suppress(OSError):
             LaunchLog(self.rundir).append(text)
 
     @property
     def is_disk_full(self) -> bool:
+        """True while the ranks keep their output, because there is no room for it here."""
         return self.state.disk.is_full
 
     # The record
 
     @property
     def dumps(self) -> str:
+        """The directory of requests, stack dumps and answers about profiles."""
         return self.record.path("stacks")
 
     def peer(self, rank: int) -> RankConnection:
+        """Return the connection and files of a rank."""
         return self.connections.all[rank]
 
     def send(self, rank: int, kind: str, fields: Mapping[str, str]) -> None:
+        """Send a message to a rank. It is lost if the rank is not connected."""
         self.connections.send_message(self.peer(rank), kind, **fields)
 
     def log(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Add an event to events.jsonl."""
         self.record.event(time.time(), name, fields)
 
     def add_note(self, note: m.AddNote) -> None:
+        """Write a note into the rank's stderr, even if the rank has printed nothing."""
         self.peer(note.rank).sinks["err"].note(note.kind, dict(note.fields), is_first=True)
 
     def complete_status(self, status: RunStatus) -> RunStatus:
+        """Return the status with all that is not decided from: figures, ranks, checkpoint and time. The recorder calls
+        it before each write.
+
+        The first call after the end also looks for the newest checkpoint, and drops the kept copies of runs that this
+        one resumed, if it has a checkpoint of its own and made more steps than they had.
+        """
         now, received = time.monotonic(), self.connections.received()
         self.figures.read_printed({rank: peer.sinks for rank, peer in self.connections.all.items()})
         ranks = [
@@ -437,19 +476,26 @@ class SupervisorLoop:
         return complete
 
     def end_output(self, command: m.OnRank) -> None:
+        """Count what is missing of a rank's output as lost, because it can't come any more."""
         peer = self.peer(command.rank)
         peer.accept_output()
         peer.end_output(peer.ends)
 
     def check_disk(self, _: m.SupervisorAct) -> None:
+        """Tell the machine if the disk, which was full, has room again."""
         if self.record.has_room():
             self.on_event(m.Happened.DISK_HAS_ROOM)
 
     def check_silence(self, command: m.CheckSilence) -> None:
+        """Tell the machine what the silent ranks printed last and what they are doing."""
         ranks = tuple(map(self.silent_rank, command.ranks))
         self.on_event(m.SilenceSeen(command.since, ranks))
 
     def silent_rank(self, rank: int) -> SilentRank:
+        """Return a rank's last line on the stream that it printed to last, its CPU use, and where it waits.
+
+        Line and stream are None if it has printed nothing in this attempt.
+        """
         peer = self.peer(rank)
         figures = self.figures.rank_status(self.state.ranks[rank], peer.sinks).figures
         stream = max(peer.printed_at, key=lambda name: peer.printed_at[name], default=None)
@@ -458,6 +504,8 @@ class SupervisorLoop:
         return SilentRank(rank, peer.host, last, figures.cpu, figures.process, figures.waits_in, stream)
 
     def take_dump(self, _: m.SupervisorAct) -> None:
+        """Ask for a stack dump of all ranks in the supervisor's own name. If the disk is full, the dump's id is
+        empty."""
         dump_id = stack_dumps.new_dump_id(time.time())
         try:
             make_private_directory(self.dumps)
@@ -479,6 +527,8 @@ class SupervisorLoop:
     # The launcher
 
     def start_attempt(self, command: m.StartAttempt) -> None:
+        """Start the ranks, after what remained of the attempt before is killed. `command.after`: why that attempt
+        ended, empty for the first."""
         self.leave_attempt()
         if command.after:
             status = self.state.status
@@ -499,6 +549,10 @@ class SupervisorLoop:
             self.on_event(failed)
 
     def start_launcher(self) -> m.AttemptStarted:
+        """Choose the master port, begin the checkpoint exchange if the plan has one, and start the launcher.
+
+        Raises an OSError if the port is taken, the setup file fails, or the launcher can't be started.
+        """
         plan, attempt = self.state.plan, self.state.status.attempt
         master = Master(plan.master_addr, plan.master_port)
         if master.port and not attempt:  # a later attempt uses the same port
@@ -542,24 +596,30 @@ class SupervisorLoop:
             time.sleep(CHECKPOINT_INTERVAL)
 
     def end_exchange(self, _: m.SupervisorAct) -> None:
+        """Close the checkpoint exchange, if there is one."""
         if self.exchange is not None:
             self.exchange.close()
             self.exchange = None
 
     def signal_launcher(self, command: m.SignalLauncher) -> None:
+        """Send a signal to the launcher, or to the rank wrappers of a run without one."""
         if self.process is not None:
             self.process.signal(command.signal)
 
     @property
     def connectivity_path(self) -> str:
+        """The file below HOME/runs in which later runs find that the hosts have reached each other."""
         return os.path.join(os.path.dirname(self.rundir), CONNECTIVITY_FILE)
 
     # The hosts of an attempt
 
     def hosts_of_ranks(self) -> dict[int, str]:
+        """Return rank → host of this attempt."""
         return {peer.rank: peer.host for peer in self.state.ranks.values()}
 
     def leave_attempt(self) -> None:
+        """Kill what remains of the attempt before, drop its connections, and place the ranks anew. Does nothing before
+        the first attempt."""
         if self.process is not None:
             self.process.kill_leftovers()
             if self.shells is not None:
@@ -569,6 +629,7 @@ class SupervisorLoop:
             self.figures.begin_attempt(self.hosts_of_ranks())
 
     def place_ranks(self) -> None:
+        """Give each rank of the attempt a connection with its output files, made once, and its present host."""
         for rank, host in self.hosts_of_ranks().items():
             if rank not in self.connections.all:
                 self.connections.add(RankConnection(rank, self.record.sinks(rank, host), self.record.windows(rank)))
@@ -576,8 +637,8 @@ class SupervisorLoop:
         self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
 
     def start_orders(self) -> dict[str, Json]:
-        """Host → order to start the ranks of this attempt. It names none if mpirun starts them: a starter that connects
-        late would start them once more."""
+        """Return host → the order that begins this attempt. It names no ranks if mpirun starts them: a starter that
+        connects late would start them once more."""
         plan = self.state.plan
         orders: dict[str, Json] = {}
         for host, ranks in m.ranks_of_starters(self.state).items():
@@ -607,9 +668,14 @@ class SupervisorLoop:
             calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
 
     def hosts_named(self, names: Collection[str]) -> list[HostPlan]:
+        """Return the plan of each of these hosts, spare ones included, in the plan's order."""
         return [host for host in self.state.plan.all_hosts if host.name in names]
 
     def find_hosts(self, command: m.OnHosts) -> None:
+        """Find out which of these hosts answer; each answer becomes an event.
+
+        Without logins between nodes, a starter that was heard lately is an answer, and lost starters are called.
+        """
         if not self.state.shell:
             last = self.connections.starters.received()
             for host in command.hosts:
@@ -619,8 +685,8 @@ class SupervisorLoop:
             self.call_starters(tuple(set(command.hosts) & set(away)))
             return
         calls = self.calls["hosts"] = self.host_calls(self.state.shell)
-        for each in self.hosts_named(command.hosts):
-            calls.find(each.name, each.word, self.rundir)
+        for planned in self.hosts_named(command.hosts):
+            calls.find(planned.name, planned.word, self.rundir)
 
     def prepare_hosts(self, _: m.SupervisorAct) -> None:
         """Write the hostfile and node0's job file, and send other homes their jobs. Without logins, `start_orders`
@@ -648,9 +714,13 @@ class SupervisorLoop:
         self.take_answers()
 
     def ask_wrappers(self, command: m.AskWrappers) -> None:
+        """Find out which of these wrappers are gone: by /proc on node0, elsewhere by the host's starter or by a login.
+        Nothing is asked where there is neither."""
         plan = self.state.plan
         if command.host == plan.node0:
-            self.on_event(m.WrappersGone({rank: each for rank, each in command.wrappers.items() if has_exited(*each)}))
+            self.on_event(
+                m.WrappersGone({rank: wrapper for rank, wrapper in command.wrappers.items() if has_exited(*wrapper)})
+            )
         elif plan.has_starters:
             self.asked_wrappers[command.host] = command.wrappers
             rows = [(rank, *wrapper) for rank, wrapper in command.wrappers.items()]
@@ -662,14 +732,18 @@ class SupervisorLoop:
                 calls.ask_wrappers(host.name, host.word, command.wrappers)
 
     def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None:
+        """Pass what a starter reports about a line of mpirun on to mpirun."""
         if self.shells is not None:
             self.shells.on_shell(host, received)
 
     def on_wrappers_gone(self, host: str, ranks: Iterable[int]) -> None:
+        """Handle a host's answer to `ask_wrappers`. Ranks that it was not asked about are ignored."""
         asked = self.asked_wrappers.pop(host, {})
         self.on_event(m.WrappersGone({rank: asked[rank] for rank in ranks if rank in asked}))
 
     def take_answers(self) -> None:
+        """Handle answers of hosts. Once all have answered whether they have their job, tell the machine which have
+        not."""
         for kind, calls in list(self.calls.items()):
             for answer in calls.take():
                 self.answers[kind](answer)
@@ -679,27 +753,34 @@ class SupervisorLoop:
                 self.on_event(m.HostsPrepared(self.refused))
 
     def on_host_answer(self, answer: HostAnswer) -> None:
+        """Handle a host's answer to `find_hosts`, or the outcome of sending its job."""
         if not self.state.is_preparing:
             self.on_event(m.HostAnswered(answer.host, answer.problem))
         elif answer.problem:
             self.refused[answer.host] = answer.problem
 
     def host_calls(self, shell: Sequence[str]) -> HostCalls:
+        """Return a new set of calls to hosts. `shell`: command of a shell on another host, to which host and line are
+        added."""
         return HostCalls(shell, shell_environment(self.state.plan), self.state.starvation)
 
     # The job of Slurm
 
     def ask_time_left(self, _: m.SupervisorAct) -> None:
+        """Ask Slurm in the background how long its job may still run. Outside a job, do nothing."""
         if self.job is not None:
             self.job.ask_time_left(time.monotonic())
 
     def ask_job(self, _: m.SupervisorAct) -> None:
+        """Ask Slurm in the background about the job's state. Outside a job, do nothing."""
         if self.job is not None:
             self.job.begin_query()
 
     # The end
 
     def close(self, command: m.Close) -> None:
+        """Close the run: write held output, kill leftovers, dismiss the ranks, and remove files with secrets. `Closed`
+        follows."""
         self.wait_for_room(command.timeout)
         self.figures.read_printed({rank: peer.sinks for rank, peer in self.connections.all.items()})
         for peer in self.connections.all.values():
@@ -742,6 +823,7 @@ class SupervisorLoop:
         self.record.give_up_held()
 
     def finish(self, _: m.SupervisorAct) -> None:
+        """Save the last status, which a full disk may delay for FULL_DISK_FLUSH seconds, and end the loop."""
         self.is_finished = True
         until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())
@@ -750,6 +832,8 @@ class SupervisorLoop:
             self.record.save(time.monotonic())
 
     def release_waiting(self, _: m.SupervisorAct) -> None:
+        """Remove the reservations of spare hosts, and wait until each has answered. Does nothing without a pool or
+        logins."""
         if not self.state.has_pool or not self.state.shell:
             return
         calls = self.host_calls(self.state.shell)
@@ -760,6 +844,8 @@ class SupervisorLoop:
             time.sleep(0.1)
 
     def start_notify(self, _: m.SupervisorAct) -> None:
+        """Start the program that runs the command of `--notify`. If a call follows the run, the program lets that call
+        do it first."""
         from ipexctl.node.run import notify  # few runs have --notify
         from ipexctl.node.run.record import run_document  # few runs have --notify
 
@@ -774,15 +860,18 @@ class SupervisorLoop:
 
 
 def find_gpu_line(record: recorder.Recorder, ranks: Iterable[int]) -> Untrained:
-    """The last line that names GPUs, of the lowest rank that printed one."""
+    """Return the last line about GPUs near the end of a rank's output, of the lowest rank that printed one; empty if
+    none did. `ranks`: in ascending order."""
     for rank in ranks:
         lines = [*record.tail(f"ranks/{rank:04}.out"), *record.tail(f"ranks/{rank:04}.err")]
-        if found := [line for line in lines if _GPU.search(line)]:
-            return Untrained(rank, found[-1].strip()[:MOST_OF_LINE])
+        if of_gpus := [line for line in lines if _GPU.search(line)]:
+            return Untrained(rank, of_gpus[-1].strip()[:MOST_OF_LINE])
     return Untrained()
 
 
 def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> m.StartFailed:
+    """Explain why the launcher could not be started. `is_first`: none was started before in this run; only then is
+    there a fix."""
     plan, kind = state.plan, state.launcher_kind
     if not is_first:
         problem = str(error.strerror or error)

@@ -35,11 +35,13 @@ class RankConnection:
         self.reset()
 
     def place(self, host: str) -> None:
+        """Note the host of the rank in this attempt, which a note about lost output names."""
         self.host = host
         for sink in self.sinks.values():
             sink.host = host
 
     def reset(self) -> None:
+        """Forget what belonged to the attempt before. The output files go on."""
         self.conn: MessageSocket | None = None
         self.printed_at: dict[str, float] = {}
         self.has_exited = False
@@ -48,10 +50,12 @@ class RankConnection:
         self.windows.begin_attempt()
 
     def offsets(self) -> dict[str, int]:
+        """Return stream → how many bytes of it are written, held or known to be lost. The rank sends on from there."""
         return {name: sink.have for name, sink in self.sinks.items()}
 
     @property
     def is_refused(self) -> bool:
+        """True while a stream refuses output, because there was no room for a chunk."""
         return any(sink.full for sink in self.sinks.values())
 
     def accept_output(self) -> None:
@@ -77,14 +81,18 @@ class RankConnection:
 
 
 class ConnectionOwner(StarterOwner, Protocol):
-    def on_message(self, peer: RankConnection, message: messages.Message) -> None: ...
+    def on_message(self, peer: RankConnection, message: messages.Message) -> None:
+        """Handle a message of a rank, or its hello."""
 
-    def may_connect(self, hello: messages.Hello) -> bool: ...
+    def may_connect(self, hello: messages.Hello) -> bool:
+        """Return whether the wrapper that says hello may connect as its rank."""
 
-    def welcome(self) -> Json: ...
+    def welcome(self) -> Json:
+        """Return the fields of a rank's welcome that are the same for all ranks."""
 
     @property
-    def is_disk_full(self) -> bool: ...
+    def is_disk_full(self) -> bool:
+        """True while ranks must keep their output."""
 
 
 class RankConnections:
@@ -105,19 +113,24 @@ class RankConnections:
         self._with_new_output: dict[int, RankConnection] = {}
 
     def add(self, peer: RankConnection) -> None:
+        """Add a rank, once for all attempts, and let one more client connect at once."""
         self.all[peer.rank] = peer
         self.listener.expected = len(self.all) + len(self.starters)
 
     def readers(self) -> list[Pollable]:
+        """Return what the loop waits to read from: ports, ranks and host starters."""
         return [*self.listener.readers(), *self._peers, *self.starters.readers()]
 
     def writers(self) -> list[MessageSocket]:
+        """Return the connections with unsent data, which the loop waits to write to."""
         return [*self.listener.writers(), *self._peers_to_write(), *self.starters.writers()]
 
     def _peers_to_write(self) -> list[MessageSocket]:
         return [conn for conn in self._peers if conn.pending]
 
     def handle_ready(self, readable: Sequence[Pollable], now: float) -> bool:
+        """Read from the connections that are ready, accept new ones, and send what is pending. Return True if output of
+        ranks was accepted."""
         self._now = now
         for reader in readable:
             if isinstance(reader, MessageSocket) and reader in self._peers:
@@ -137,27 +150,34 @@ class RankConnections:
         return has_output
 
     def send_message(self, peer: RankConnection, t: str, **fields: Any) -> bool:
+        """Queue a message to a rank, which `handle_ready` sends. Return False if the rank is not connected: then the
+        message is lost."""
         if peer.conn is None:
             return False
         peer.conn.send(message(t, **fields))
         return True
 
     def acknowledge(self, peer: RankConnection) -> None:
+        """Tell a rank how much of its output has arrived, so that it may forget that."""
         offsets = peer.offsets()
         peer.acknowledged = sum(offsets.values())
         self.send_message(peer, "ack", **offsets)
 
     def received(self) -> dict[int, float]:
+        """Return rank → monotonic time of its last bytes. Ranks that are not connected are left out."""
         return {peer.rank: conn.last_received for conn, peer in self._peers.items()}
 
     def printed_at(self) -> float:
+        """Return when any rank last printed in this attempt; 0 if none has."""
         return max((at for peer in self.all.values() for at in peer.printed_at.values()), default=0.0)
 
     def rewind(self, peer: RankConnection) -> None:
+        """Ask a rank to send its refused output again. Does nothing if none was refused."""
         if peer.is_refused:
             self.send_message(peer, "rewind", **peer.offsets())
 
     def drop(self, peer: RankConnection) -> None:
+        """Close a rank's connection without an event. The rank may reconnect."""
         if peer.conn is not None:
             self._forget(peer.conn)
 
@@ -168,6 +188,7 @@ class RankConnections:
             self._forget(conn)
 
     def dismiss(self) -> None:
+        """End the run for all ranks and starters: let them exit, and close all connections and ports."""
         for peer in self.all.values():
             if self.send_message(peer, "remove-job") and self.send_message(peer, "release") and peer.conn is not None:
                 self._drop_on_error(peer.conn, MessageSocket.flush)

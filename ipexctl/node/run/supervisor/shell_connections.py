@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 
 class Starters(Protocol):
-    def instance_of(self, host: str) -> str | None: ...
+    def instance_of(self, host: str) -> str | None:
+        """Return the instance of the host's connected starter, or None."""
 
-    def send(self, host: str, order: Json) -> None: ...
+    def send(self, host: str, order: Json) -> None:
+        """Send an order to the host's starter. It is lost if the starter is not connected."""
 
 
 class ShellLine(NamedTuple):
@@ -54,13 +56,16 @@ class ShellConnections:
         self._last = 0
 
     def readers(self) -> list[Pollable]:
+        """Return what the loop waits to read from: the port, and the calls of mpirun."""
         return [*self.listener.readers(), *(line.conn for line in self._lines.values())]
 
     def writers(self) -> list[MessageSocket]:
+        """Return the connections with unsent data."""
         return [*self.listener.writers(), *(line.conn for line in self._lines.values() if line.conn.pending)]
 
     def handle_ready(self, readable: Sequence[Pollable], _now: float = 0.0) -> bool:
-        """Returns False: nothing of this is output of ranks."""
+        """Read from the calls of mpirun that are ready, and send what is pending. Return False, because nothing of this
+        is output of ranks."""
         self.listener.handle_ready(readable)
         for number, line in list(self._lines.items()):
             try:
@@ -72,7 +77,7 @@ class ShellConnections:
         return False
 
     def orders_of(self, host: str) -> list[Json]:
-        """Orders for a starter that has just connected: lines that wait, and those it may have missed."""
+        """Return orders for a starter that has just connected: lines that wait, and those it may have missed."""
         instance, orders = self._starters.instance_of(host), []
         for number, line in self._lines.items():
             if line.order is not None and line.host == host and line.starter in (None, instance):
@@ -81,6 +86,8 @@ class ShellConnections:
         return orders
 
     def on_shell(self, host: str, received: ShellOutput | ShellEnded) -> None:
+        """Pass output or exit code of a line on to mpirun. A line whose call is gone, or of another host, is
+        ignored."""
         line = self._lines.get(received.id)
         if line is None or line.host != host:
             return
@@ -102,6 +109,7 @@ class ShellConnections:
         self.handle_ready([])
 
     def close(self) -> None:
+        """Let all calls of mpirun exit, and close their connections and the port."""
         self.end_all()
         self.listener.close()
         for number in list(self._lines):

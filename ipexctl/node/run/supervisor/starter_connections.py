@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 
 class StarterOwner(Protocol):
-    def on_event(self, event: m.Event) -> None: ...
+    def on_event(self, event: m.Event) -> None:
+        """Handle an event, such as a starter that has connected or was lost."""
 
     def orders_of_starter(self, host: str) -> Iterable[Json]:
-        """Orders that a starter may have missed before it connected."""
+        """Return the orders that a starter may have missed before it connected."""
 
-    def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None: ...
+    def on_shell(self, host: str, received: messages.ShellOutput | messages.ShellEnded) -> None:
+        """Handle output, or the exit, of a line that the host's starter runs for mpirun."""
 
-    def on_wrappers_gone(self, host: str, ranks: Sequence[int]) -> None: ...
+    def on_wrappers_gone(self, host: str, ranks: Sequence[int]) -> None:
+        """Handle the starter's answer that the wrappers of these ranks have exited."""
 
-    def log_of_wrappers(self, text: str) -> None: ...
+    def log_of_wrappers(self, text: str) -> None:
+        """Keep what rank wrappers of a host printed themselves."""
 
 
 class StarterConnections:
@@ -45,23 +49,28 @@ class StarterConnections:
         return len(self._ranks)
 
     def has(self, host: str) -> bool:
+        """Return True if the run has a starter on the host. Node0 has none: the supervisor starts its ranks."""
         return host in self._ranks
 
     def instance_of(self, host: str) -> str | None:
-        """Instance of the starter that is connected, or None."""
+        """Return the instance of the host's starter; None unless that is connected."""
         return self._instances[host] if host in self._conns else None
 
     def set_ranks(self, ranks: Mapping[str, frozenset[int]]) -> None:
+        """Set host → the ranks of its starter in the attempt that begins."""
         self._ranks = ranks
         self._had = {host: self._had[host] | numbers for host, numbers in ranks.items()}
 
     def readers(self) -> list[Pollable]:
+        """Return the connections of all starters."""
         return list(self._hosts)
 
     def writers(self) -> list[MessageSocket]:
+        """Return the connections with unsent data."""
         return [conn for conn in self._hosts if conn.pending]
 
     def received(self) -> dict[str, float]:
+        """Return host → monotonic time of its starter's last bytes. Starters that are not connected are left out."""
         return {host: conn.last_received for host, conn in self._conns.items()}
 
     def accept(self, conn: MessageSocket, handshake: ServerHandshake, hello: messages.StarterHello) -> None:
@@ -84,6 +93,7 @@ class StarterConnections:
         self._owner.on_event(m.StarterChanged(host, refused=hello.refused))
 
     def handle_ready(self, readable: list[MessageSocket]) -> None:
+        """Read from the starters that are ready, and send what is pending. A broken connection becomes an event."""
         for conn in readable:
             if conn in self._hosts:
                 try:
@@ -97,10 +107,12 @@ class StarterConnections:
                 self._lose(conn)
 
     def send_to_all(self, t: str, **fields: Any) -> None:
+        """Send an order to all connected starters. Those that are away never get it."""
         for conn in self._conns.values():
             self._send(conn, {"t": t, **fields})
 
     def send(self, host: str, order: Json) -> None:
+        """Send an order to the host's starter. It is lost if the starter is not connected."""
         if (conn := self._conns.get(host)) is not None:
             self._send(conn, order)
 
@@ -108,10 +120,12 @@ class StarterConnections:
         conn.send(encode_json(self._proofs[conn].sign(order)))
 
     def drop(self, hosts: Iterable[str]) -> None:
+        """Close the connections of these hosts' starters without an event."""
         for conn in [self._conns[host] for host in hosts if host in self._conns]:
             self._close(conn)
 
     def dismiss(self) -> None:
+        """Tell all starters that the run is over, and close their connections."""
         self.send_to_all("dismiss")
         self.handle_ready([])
         for conn in list(self._hosts):
