@@ -2,8 +2,8 @@
 
 Both ends prove that they have the same token: `challenge {nonce}`, `hello {nonce, proof, …}`, `welcome {proof, …}` or
 `refused`. A proof is an HMAC over direction, both nonces and all other fields, with a key for one kind of port, so it
-can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to host starters and lines of
-checkpoint exchanges are authenticated (`OrderProof`; docs/security.md).
+can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to host starters, the
+starters' answers and lines of checkpoint exchanges are authenticated (`OrderProof`; docs/security.md).
 """
 
 from __future__ import annotations

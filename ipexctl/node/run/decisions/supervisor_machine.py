@@ -804,6 +804,7 @@ EVENTS: Mapping[object, Callable[[Transition, Any], None]] = {
     m.WrapperExited: on_wrapper_ended,
     m.WrappersGone: on_wrappers_gone,
     m.StarterChanged: direct_start.on_starter_changed,
+    m.AnswerChanged: direct_start.note_changed_orders,
     m.HostAnswered: next_hosts.on_host_answered,
     m.HostsPrepared: next_hosts.on_hosts_prepared,
     m.StopAsked: on_stop_asked,

@@ -356,6 +356,16 @@ class StarterChanged(NamedTuple):
     is_connected: bool = True
     refused: int = 0
     """As in `messages.StarterHello`."""
+    was_heard: bool = True
+    """True if the lost connection had brought an answer that was not changed."""
+
+
+class AnswerChanged(NamedTuple):
+    """Somebody on the network changed an answer of a host's starter."""
+
+    host: str
+    refused: int
+    """Changed answers of the last minute."""
 
 
 class WrappersGone(NamedTuple):
@@ -436,6 +446,7 @@ Event = Union[
     WrapperExited,
     WrappersGone,
     StarterChanged,
+    AnswerChanged,
     HostAnswered,
     HostsPrepared,
     StopAsked,
