@@ -18,7 +18,6 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from symtable import symtable
 from typing import Any, Final
 
 from packaging.specifiers import SpecifierSet
@@ -133,14 +132,9 @@ def _hidden(found: PatternMatch) -> tuple[str, str] | None:
 def _is_of_python(top: str, name: str) -> bool:
     """True if a module of Python has the name, as its source on this machine says: nothing is imported."""
     module, name = Path(sysconfig.get_path("stdlib"), top), name.rpartition(".")[2]
-    for source in (module.with_suffix(".py"), module / "__init__.py"):
-        with suppress(OSError):
-            table = symtable(source.read_text(encoding="utf-8"), top, "exec")
-            symbol = table.lookup(name) if name in table.get_identifiers() else None
-            return (module / f"{name}.py").exists() or (
-                symbol is not None and (symbol.is_assigned() or symbol.is_imported())
-            )
-    return False
+    files = filter(Path.is_file, (module.with_suffix(".py"), module / "__init__.py"))
+    defined = rf"^(?:def|class) {name}\b|^{name} *="
+    return (module / f"{name}.py").exists() or any(re.search(defined, file.read_text("utf-8"), re.M) for file in files)
 
 
 def _hides_pythons_own(found: PatternMatch) -> tuple[str, str] | None:

@@ -23,20 +23,17 @@ from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.node0 import call_on_node0
 
-_SIGNAL_SUPERVISOR: Final = """
+_SIGNAL_SUPERVISOR: Final = r"""
 supervisors() {
     for process in /proc/[0-9]*; do
-        [ -O "$process" ] || continue
-        case "$(tr '\\0' ' ' <"$process/cmdline") " in
-            *" $1/agent.zip run.supervisor "*) echo "${process#/proc/}" ;;
-        esac
+        [ -O "$process" ] && tr '\0' ' ' <"$process/cmdline" | grep -qF " $1/agent.zip run.supervisor " &&
+            echo "${process#/proc/}"
     done 2>/dev/null
 }
 stop() {
-    pids=$(supervisors "$1") left=$3
-    [ "$pids" ] && kill -"$2" $pids || return 1
-    while [ "$left" -gt 0 ] && [ "$(supervisors "$1")" ]; do sleep 1; left=$((left - 1)); done
-    [ "$left" -gt 0 ]
+    kill -"$2" $(supervisors "$1") 2>/dev/null || return 1
+    left=$3
+    while [ "$(supervisors "$1")" ]; do [ $((left -= 1)) -ge 0 ] && sleep 1 || return 1; done
 }
 """
 """An sh function that fails unless the supervisor was there, and has ended."""

@@ -104,16 +104,17 @@ class OrderProof:
 
     def __init__(self, key: bytes, of: str, server_nonce: str, client_nonce: str) -> None:
         self._key = bytes.fromhex(_mac(key, [of, server_nonce, client_nonce]))
-        self._count = 0
+        self.count = 0
+        """Proven so far."""
 
     def sign(self, order: Json) -> Json:
-        self._count += 1
-        return {**order, "proof": _mac(self._key, [self._count, order])}
+        self.count += 1
+        return {**order, "proof": _mac(self._key, [self.count, order])}
 
     def check(self, order: Json) -> None:
         """Raise a HandshakeError unless it is the next order."""
-        self._count += 1
-        _check_proof(self._key, [self._count], order)
+        _check_proof(self._key, [self.count + 1], order)
+        self.count += 1
 
 
 def _new_nonce() -> str:

@@ -25,15 +25,15 @@ def on_starter_changed(turn: Transition, event: m.StarterChanged) -> None:
         away_since = turn.now.clock if event.was_heard else before.away_since
         set_starter(turn, event.host, m.StarterState(away_since=away_since))
         turn.log("starter-lost", host=event.host)
-        return
-    set_starter(turn, event.host, m.StarterState(is_connected=True, away_since=before.away_since))
-    turn.log("starter", host=event.host)
-    next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
+    else:
+        set_starter(turn, event.host, m.StarterState(is_connected=True, away_since=before.away_since))
+        turn.log("starter", host=event.host)
+        next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
     if event.refused:
         note_changed_orders(turn, event)
 
 
-def note_changed_orders(turn: Transition, event: m.StarterChanged | m.AnswerChanged) -> None:
+def note_changed_orders(turn: Transition, event: m.StarterChanged) -> None:
     """Tell the user that orders or answers are changed, and end the attempt if that goes on: the host would get no
     order, or node0 no answer, for as long as it does."""
     turn.log("order-refused", host=event.host, refused=event.refused)

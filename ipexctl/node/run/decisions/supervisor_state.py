@@ -355,17 +355,9 @@ class StarterChanged(NamedTuple):
     host: str
     is_connected: bool = True
     refused: int = 0
-    """As in `messages.StarterHello`."""
+    """Changed orders, as in `messages.StarterHello`, or changed answers of the last minute."""
     was_heard: bool = True
     """True if the lost connection had brought an answer that was not changed."""
-
-
-class AnswerChanged(NamedTuple):
-    """Somebody on the network changed an answer of a host's starter."""
-
-    host: str
-    refused: int
-    """Changed answers of the last minute."""
 
 
 class WrappersGone(NamedTuple):
@@ -446,7 +438,6 @@ Event = Union[
     WrapperExited,
     WrappersGone,
     StarterChanged,
-    AnswerChanged,
     HostAnswered,
     HostsPrepared,
     StopAsked,

@@ -10,14 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
-from ipexctl.node.common.token_proof import (
-    ANSWERS,
-    ConnectionBroken,
-    HandshakeError,
-    MessageSocket,
-    OrderProof,
-    Pollable,
-)
+from ipexctl.node.common.token_proof import ANSWERS, ConnectionBroken, HandshakeError, MessageSocket, OrderProof
 from ipexctl.node.run.connection import messages
 from ipexctl.node.run.connection.supervisor_client import REFUSALS_KEPT
 from ipexctl.node.run.decisions import supervisor_state as m
@@ -25,7 +18,7 @@ from ipexctl.node.run.decisions.direct_start import MOST_REFUSED
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.token_proof import ServerHandshake
+    from ipexctl.node.common.token_proof import Pollable, ServerHandshake
 
 
 class StarterOwner(Protocol):
@@ -51,7 +44,6 @@ class StarterConnections:
         self._proofs: dict[MessageSocket, OrderProof] = {}
         self._answers: dict[MessageSocket, OrderProof | None] = {}
         """Checks a starter's next answer; None once its answers are ignored."""
-        self._heard: set[MessageSocket] = set()
         self._changed_at: dict[str, list[float]] = {}
         """Host → when a changed answer arrived, in the last minute."""
         self._instances: dict[str, str] = {}
@@ -105,6 +97,8 @@ class StarterConnections:
                     self._receive(conn, self._hosts[conn])
                 except (ConnectionBroken, FrameError):
                     self._lose(conn)
+                except HandshakeError:
+                    self._on_changed_answer(conn, self._hosts[conn])
         for conn in self.writers():
             try:
                 conn.flush()
@@ -136,27 +130,20 @@ class StarterConnections:
         for kind, payload in conn.receive():
             if kind != b"J":
                 raise FrameError("a starter sends no output")
-            if self._is_proven(conn, host, decode_json(payload)):
+            if (proof := self._answers[conn]) is not None:
+                proof.check(decode_json(payload))
                 self._on_answer(host, messages.read_starter_message(payload))
             self._send(conn, {"t": "ack"})
 
-    def _is_proven(self, conn: MessageSocket, host: str, answer: Json) -> bool:
-        """Check a starter's answer. A changed one breaks the connection, or is ignored after too many of them."""
-        proof = self._answers[conn]
-        if proof is None:
-            return False
-        try:
-            proof.check(answer)
-        except HandshakeError as error:
-            kept = [at for at in self._changed_at.get(host, []) if conn.last_received - at < REFUSALS_KEPT]
-            self._changed_at[host] = changed = [*kept, conn.last_received][-MOST_REFUSED:]
-            self._owner.on_event(m.AnswerChanged(host, len(changed)))
-            if len(changed) < MOST_REFUSED:
-                raise ConnectionBroken(str(error)) from None
+    def _on_changed_answer(self, conn: MessageSocket, host: str) -> None:
+        """Break the connection, or ignore the host's answers from now on after too many of them."""
+        kept = [at for at in self._changed_at.get(host, []) if conn.last_received - at < REFUSALS_KEPT]
+        self._changed_at[host] = changed = [*kept, conn.last_received][-MOST_REFUSED:]
+        if len(changed) < MOST_REFUSED:
+            self._lose(conn, len(changed))
+        else:
             self._answers[conn] = None
-            return False
-        self._heard.add(conn)
-        return True
+            self._owner.on_event(m.StarterChanged(host, refused=len(changed)))
 
     def _on_answer(self, host: str, received: messages.StarterMessage) -> None:
         if isinstance(received, messages.WrapperEnded):
@@ -174,17 +161,17 @@ class StarterConnections:
         if ended.rank in self._ranks[host]:
             self._owner.on_event(m.WrapperExited(ended.rank, ended.code, ended.attempt))
 
-    def _lose(self, conn: MessageSocket) -> None:
-        was_heard = conn in self._heard
+    def _lose(self, conn: MessageSocket, refused: int = 0) -> None:
+        answers = self._answers.get(conn)
         host = self._close(conn)
         if host is not None:
-            self._owner.on_event(m.StarterChanged(host, is_connected=False, was_heard=was_heard))
+            was_heard = answers is not None and answers.count > 0
+            self._owner.on_event(m.StarterChanged(host, False, refused, was_heard))
 
     def _close(self, conn: MessageSocket) -> str | None:
         conn.close()
         self._proofs.pop(conn, None)
         self._answers.pop(conn, None)
-        self._heard.discard(conn)
         host = self._hosts.pop(conn, None)
         if host is not None:
             del self._conns[host]

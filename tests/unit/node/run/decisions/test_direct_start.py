@@ -173,7 +173,7 @@ def test_changed_answers_are_noted_and_end_the_run_after_some() -> None:
     run = direct().begin(0, 1)
     for count in range(1, direct_start.MOST_REFUSED + 1):
         assert run.ending is None
-        run.at(count, m.AnswerChanged("node2", count))
+        run.at(count, m.StarterChanged("node2", is_connected=count == direct_start.MOST_REFUSED, refused=count))
         assert [note.fields for note in run.done(m.AddNote)] == [{"host": "node2"}]
     assert run.ending == ("failed", 3)
     assert missing(run.state.status.reason, "network node0 node2") == []
