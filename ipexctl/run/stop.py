@@ -7,9 +7,9 @@ command line.
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
@@ -23,20 +23,7 @@ from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.node0 import call_on_node0
 
-_SIGNAL_SUPERVISOR: Final = r"""
-supervisors() {
-    for process in /proc/[0-9]*; do
-        [ -O "$process" ] && tr '\0' ' ' <"$process/cmdline" | grep -qF " $1/agent.zip run.supervisor " &&
-            echo "${process#/proc/}"
-    done 2>/dev/null
-}
-stop() {
-    kill -"$2" $(supervisors "$1") 2>/dev/null || return 1
-    left=$3
-    while [ "$(supervisors "$1")" ]; do [ $((left -= 1)) -ge 0 ] && sleep 1 || return 1; done
-}
-"""
-"""An sh function that fails unless the supervisor was there, and has ended."""
+_SIGNAL_SUPERVISOR: Final = Path(__file__).with_name("stop_supervisor.sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +53,8 @@ def stop(
     try:
         reply = call_on_node0(session, record, "run.runs", "stop", request)
     except (HostError, UserError) as error:
-        words = shlex.join([record.plan.rundir, str(int(number)), str(max(1, round(wait)))])
-        command = Command(f"{_SIGNAL_SUPERVISOR}stop {words}", "stop the supervisor")
+        words = [record.plan.rundir, f"{int(number)}", f"{wait:.0f}"]
+        command = Command.scripts(_SIGNAL_SUPERVISOR, arguments=words, label="stop the supervisor")
         if isinstance(error, Unreachable) or not capture(session, command, timeout=wait + 10).ended.ok:
             raise
         status = RunStatus(record.id, "stopped", exit_code=128 + number, reason=str(error))

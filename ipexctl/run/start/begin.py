@@ -277,14 +277,9 @@ class Launch:
         """Stop the started run if the block fails before this call has shown anything of it: no call may end with an
         error while a rank that it started lives. A run that was shown goes on, as it does without a reader of stdout.
         """
-        with ExitStack() as undo:
-            undo.callback(self.end_or_tell, on_note)
-            try:
-                yield
-            except OutputError:
-                undo.pop_all()
-                raise
-            undo.pop_all()
+        with ExitStack() as at_end:
+            at_end.push(lambda kind, *_: self.end_or_tell(on_note) if kind not in (None, OutputError) else None)
+            yield
 
     def end_or_tell(self, on_note: Callable[[str], None]) -> None:
         """Stop the run unless this call has shown something of it; say so if it may go on."""
