@@ -108,7 +108,7 @@ def _host_killed(context: FaultRound) -> ExpectedResult:
 
 
 def host_reboots(context: FaultRound) -> ExpectedResult:
-    """A host is out of reach, and then there without the processes that it had."""
+    """A host is out of reach, and then there without the processes and the files in /tmp that it had."""
     host = context.pick_host()
     rank = context.ppn * context.stage.hosts.index(host)
     context.died = time.time()
@@ -116,6 +116,7 @@ def host_reboots(context: FaultRound) -> ExpectedResult:
     context.cut.add(host.name)
     with broken(host, "link-down"):
         context.stage.kill_host(host.name)
+        in_host(host, "rm -rf /tmp/*")
         context.pause(8.0)
     if rank == 0:
         return ExpectedResult("lost", 1, all_lines=False, within=OWN_END)

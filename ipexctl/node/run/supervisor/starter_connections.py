@@ -165,8 +165,7 @@ class StarterConnections:
         answers = self._answers.get(conn)
         host = self._close(conn)
         if host is not None:
-            was_heard = answers is not None and answers.count > 0
-            self._owner.on_event(m.StarterChanged(host, False, refused, was_heard))
+            self._owner.on_event(m.StarterChanged(host, False, refused, answers is not None and answers.count > 0))
 
     def _close(self, conn: MessageSocket) -> str | None:
         conn.close()
