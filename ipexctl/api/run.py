@@ -40,10 +40,13 @@ def run(
         started = _plan(start, watcher) if dry_run else _start(start, watcher)
         if not isinstance(started, StartedRun):
             return started
-        watcher.on_started(started)
-        if not spec.asked.is_followed and not pool.cancel.thrown:
-            return started
-        code = watcher.follow(started)
+        with started.launch.stopped_on_failure(watcher.on_warning):
+            watcher.on_started(started)
+            if not spec.asked.is_followed and not pool.cancel.thrown:
+                return started
+            code = watcher.follow(started)
+            if not started.launch.is_shown and 0 < code < 128:  # it could not be followed
+                started.launch.end_or_tell(watcher.on_warning)
     if spec.notify:
         notify_of_run(spec.notify, started.record, code, time.monotonic() - began, watcher.on_warning)
     if watcher.may_leave_secrets(code):

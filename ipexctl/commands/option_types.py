@@ -16,6 +16,10 @@ _NOUNS: Final[dict[type, str]] = {int: "a whole number", float: "a number"}
 """Type → what a message calls its values."""
 
 
+_MOST: Final = 1e9
+"""Larger numbers are no seconds, nor anything else that an option counts; `nan` and `inf` are not smaller."""
+
+
 class OptionType(NamedTuple):
     """What values an option accepts."""
 
@@ -46,6 +50,8 @@ class OptionType(NamedTuple):
             return value
         try:
             result = self.kind(value)
+            if self.kind is float and not -_MOST < result < _MOST:
+                raise ValueError
         except ValueError:
             raise ValueError(f"{_NOUNS[self.kind]}, not {value!r}") from None
         if self.choices and result not in self.choices:

@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -115,8 +116,8 @@ def _hidden(found: PatternMatch) -> tuple[str, str] | None:
     name, top = found.groups.get("name") or found.groups["module"], found.groups["module"].partition(".")[0]
     output, is_pythons = found.output, top in sys.stdlib_module_names
     is_package = top == "torch" or bool(known_packages().get(top)) or found.context.has_package(top)
-    if found.context.is_own(top) or not (is_package or (is_pythons and output.library)):
-        return None  # a script that misses a name of its own profile.py does not mean Python's
+    if found.context.is_own(top) or not (is_package or (is_pythons and (output.library or _is_of_python(top, name)))):
+        return None  # a script that misses a name of its own profile.py may not mean Python's
     ends = (f"{top}.py", f"{top}/__init__.py")
     paths = [f"{directory}/{end}" for directory in output.own_directories for end in ends]
     own = _path_in_project(found.groups.get("file", "")) or next(
@@ -126,6 +127,14 @@ def _hidden(found: PatternMatch) -> tuple[str, str] | None:
     use = f", which {output.library} imports" if output.library else f"; {output.place} needs its {name}"
     fix = "rename that file; Python imports from the script's directory first"
     return (f"{own} of the project hides {what}{use}", fix) if own else None
+
+
+def _is_of_python(top: str, name: str) -> bool:
+    """True if a module of Python has the name, as its source on this machine says: nothing is imported."""
+    module, name = Path(sysconfig.get_path("stdlib"), top), name.rpartition(".")[2]
+    files = filter(Path.is_file, (module.with_suffix(".py"), module / "__init__.py"))
+    defined = rf"^(?:def|class) {name}\b|^{name} *="
+    return (module / f"{name}.py").exists() or any(re.search(defined, file.read_text("utf-8"), re.M) for file in files)
 
 
 def _hides_pythons_own(found: PatternMatch) -> tuple[str, str] | None:

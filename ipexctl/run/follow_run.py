@@ -271,7 +271,7 @@ class Follower:
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:
             self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
-        return RunEnded(status.code, status)
+        return RunEnded(status.code if status.is_over or not to_the_end else 1, status)
 
     def _call(self, session: Session, request: FollowRequest) -> Reply:
         """Send the request and pass on the frames. Raises Unreachable if nothing comes for NODE0_SILENCE seconds."""

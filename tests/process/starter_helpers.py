@@ -12,7 +12,7 @@ from typing import Any
 
 from run_helpers import Run
 
-from ipexctl.node.common.frames import MAX_FRAME, FrameReader, decode_json, encode_json
+from ipexctl.node.common.frames import HEAD, MAX_FRAME, FrameReader, decode_json, encode_json
 
 Orders = list[dict[str, Any]]
 
@@ -38,10 +38,12 @@ def begin_starter(run: Run, host: str = "there", argv: Sequence[str] = (), **cha
 
 class Attacker:
     """Sits between a starter and its supervisor, and changes what the supervisor sends in the first connection, or in
-    each."""
+    each; or, with `of_answers`, what the starter and its ranks send."""
 
-    def __init__(self, port: int, change: Callable[[Orders], Orders], *, goes_on: bool = False) -> None:
-        self._goes_on = goes_on
+    def __init__(
+        self, port: int, change: Callable[[Orders], Orders], *, goes_on: bool = False, of_answers: bool = False
+    ) -> None:
+        self._goes_on, self._of_answers = goes_on, of_answers
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port, self.connections = self._listening.getsockname()[1], 0
         self._target, self._change = port, change
@@ -60,10 +62,21 @@ class Attacker:
             except OSError:
                 return
             self.connections += 1
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
             change = self._change if self.connections == 1 or self._goes_on else None
-            for source, target, each in ((client, server, None), (server, client, change)):
+            for source, target, is_answer in ((client, server, True), (server, client, False)):
+                each = change if is_answer == self._of_answers else None
                 threading.Thread(target=_relay, args=(source, target, each), daemon=True).start()
+
+
+def _changed(kind: bytes, payload: bytes, change: Callable[[Orders], Orders]) -> bytes:
+    if kind != b"J":
+        return HEAD.pack(len(payload), kind) + payload
+    return b"".join(map(encode_json, change([decode_json(payload)])))
 
 
 def _relay(source: socket.socket, target: socket.socket, change: Callable[[Orders], Orders] | None) -> None:
@@ -71,6 +84,6 @@ def _relay(source: socket.socket, target: socket.socket, change: Callable[[Order
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             if change is not None:
-                data = b"".join(map(encode_json, change([decode_json(payload) for _, payload in frames.feed(data)])))
+                data = b"".join(_changed(kind, payload, change) for kind, payload in frames.feed(data))
             target.sendall(data)
         target.shutdown(socket.SHUT_RDWR)

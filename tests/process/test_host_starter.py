@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ RUNS = {
     "of_ranks": ["here", "here", "there", "there"],
     "plan": {**DIRECT, "stores": {"here": "here", "there": "here"}},
 }
+CHANGED = b"[ipexctl: there: somebody on the network changes what it and node0 send each other; it was not obeyed]"
 FAIL_ONCE = "import os, sys\nprint('attempt', os.environ['RESTART_COUNT'], flush=True)\n"
 FAIL_ONCE += "import time\ntime.sleep(0.5)\nsys.exit(3 * (os.environ['RANK'] + os.environ['RESTART_COUNT'] == '30'))"
 
@@ -158,10 +159,47 @@ def test_run_ends_if_its_orders_are_changed_again_and_again(make: Callable[..., 
     assert (status["state"], status["exit_code"], status["first_failure"]["kind"]) == ("failed", 3, "changed-orders")
     assert status["first_failure"]["host"] == "there"
     assert attacker.connections <= 8
-    said = b"[ipexctl: there: somebody on the network changes what node0 sends there; it was not obeyed]"
-    assert run.output(0, "err").count(said) >= 1
+    assert run.output(0, "err").count(CHANGED) >= 1
     wait_until(lambda: not is_running(starter), 30)
     assert run.left() == []
+
+
+def _change_field(name: str, value: object) -> Callable[[Orders], Orders]:
+    """Change a field of each message that has it; messages of the handshake, too."""
+    return lambda answers: [{**answer, name: value} if name in answer else answer for answer in answers]
+
+
+def _repeat_beats(answers: Orders) -> Orders:
+    return [each for answer in answers for each in [answer] * (1 + (answer["t"] == "beat"))]
+
+
+@pytest.mark.parametrize(
+    ("change", "wrapper", "kind"),
+    [
+        (_change_field("rank", 0), ["/no/such/python", "job.json"], "changed-orders"),
+        (_change_field("attempt", 7), ["/no/such/python", "job.json"], "changed-orders"),
+        (_change_field("port", "x"), (), "lost"),
+        (_repeat_beats, (), "changed-orders"),
+    ],
+    ids=["rank", "attempt", "port", "repeated"],
+)
+def test_answers_that_are_changed_again_and_again_end_the_run(
+    make: Callable[..., Run], change: Callable[[Orders], Orders], wrapper: Sequence[str], kind: str
+) -> None:
+    """`wrapper`: its command line, if it can't be started, which the starter reports."""
+    run = make(SLEEP_FOREVER)
+    run.listen()
+    with Attacker(run.port, change, goes_on=True, of_answers=True) as attacker:
+        starter = begin_starter(run, argv=wrapper, port=attacker.port)
+        run.send_go()
+        status = run.wait(60)
+        assert (status["state"], status["first_failure"]["kind"]) == ("failed", kind), status["reason"]
+        wait_until(lambda: not is_running(starter), 30)
+    assert run.left() == []
+    if kind == "changed-orders":
+        assert (status["exit_code"], status["first_failure"]["host"]) == (3, "there")
+        assert run.output(0, "err").count(CHANGED) >= 1
+    assert attacker.connections <= 30  # the wrappers use this way, too
 
 
 def test_call_that_follows_learns_which_starter_to_begin_again(make: Callable[..., Run]) -> None:

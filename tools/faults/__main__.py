@@ -1,10 +1,10 @@
 """`python -m tools.faults KIND --seed S --count N`: random faults on hosts of a lab, one round after the other.
 
 KIND is `run` (runs, syncs, installs), `files` (syncs, pushes, fetches, installs), `direct` (runs without an mpirun),
-`lost_node` (runs that go on without lost hosts), `slurm` (runs over srun), `allreduce` (ranks that add gradients up in
-shared memory) or `slow` (what slows a rank or a link). Each round prints a line: its number, seconds and case, the
-moment and the options, and the result. The seed and the number decide a round, so `--seed S --round K` plays round K
-again. The exit code is 1 if a report was wrong. A signal removes the lab first.
+`mpi` (runs with Intel MPI and Open MPI), `lost_node` (runs that go on without lost hosts), `slurm` (runs over srun),
+`allreduce` (ranks that add gradients up in shared memory) or `slow` (what slows a rank or a link). Each round prints a
+line: its number, seconds and case, the moment and the options, and the result. The seed and the number decide a round,
+so `--seed S --round K` plays round K again. The exit code is 1 if a report was wrong. A signal removes the lab first.
 
 `run --break NAME` (or `all`) plays the cases that must notice a deliberate break of the agent (`breaks.py`). The exit
 code is 1 if a break is not noticed.
@@ -24,11 +24,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import allreduce, direct, files, lost_node, run, slow, slurm
+from . import allreduce, direct, files, lost_node, mpi, run, slow, slurm
 from .breaks import Break, broken_package, package_of_calls
 from .rounds import Case, Kind, chance_of, choose, play_round, show
 
-MODULES = (run, files, direct, lost_node, slurm, allreduce, slow)
+MODULES = (run, files, direct, mpi, lost_node, slurm, allreduce, slow)
 KINDS: dict[str, Kind] = {module.__name__.rpartition(".")[2]: module.KIND for module in MODULES}
 
 

@@ -147,7 +147,7 @@ BREAKS: Final = (
     Break(
         "the status is never final",
         "run/decisions/supervisor_machine.py",
-        "turn.set_status(exit_code=ending.code, ended=turn.now.epoch, state=ending.state)",
+        "turn.set_status(exit_code=ending.code, ended=ended, state=ending.state)",
         "turn.set_status(exit_code=None)",
         r"\('lost', '', None, None\)",
         ("nothing",),

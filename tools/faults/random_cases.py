@@ -107,6 +107,22 @@ def _host_killed(context: FaultRound) -> ExpectedResult:
     return ExpectedResult("failed", 1, "lost", rank, host.name, all_lines=False, within=20.0, is_stopped_by_us=False)
 
 
+def host_reboots(context: FaultRound) -> ExpectedResult:
+    """A host is out of reach, and then there without the processes and the files in /tmp that it had."""
+    host = context.pick_host()
+    rank = context.ppn * context.stage.hosts.index(host)
+    context.died = time.time()
+    context.wrecked.add(host.name)
+    context.cut.add(host.name)
+    with broken(host, "link-down"):
+        context.stage.kill_host(host.name)
+        in_host(host, "rm -rf /tmp/*")
+        context.pause(8.0)
+    if rank == 0:
+        return ExpectedResult("lost", 1, all_lines=False, within=OWN_END)
+    return ExpectedResult("failed", 1, "lost", rank, host.name, all_lines=False, within=62.0, is_stopped_by_us=False)
+
+
 def _paused(which: str) -> Callable[[FaultRound], ExpectedResult]:
     """A process stands still for some seconds: the run goes on."""
 
@@ -370,6 +386,7 @@ RANDOM_CASES: Final = (
     FaultCase("the call's connection is killed", _session_killed, count=SHORT),
     FaultCase("hydra's process on a host is killed", _proxy_killed, count=SHORT),
     FaultCase("all processes of a host are killed", _host_killed),
+    FaultCase("a host reboots", host_reboots),
     FaultCase("a rank stands still for a while", _paused("rank"), count=SHORT),
     FaultCase("a wrapper stands still for a while", _paused("wrapper"), count=SHORT),
     FaultCase("a wrapper stands still from its start on", _wrapper_paused_early, count=SHORT, is_early=True),

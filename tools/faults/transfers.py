@@ -38,7 +38,7 @@ _numbers = itertools.count()
 @dataclass(frozen=True)
 class TransferCase(Case):
     fault: str = ""
-    """One of FAULTS, or `build` for the program that builds an environment; a random one by default."""
+    """One of FAULTS, `reboot`, or `build` for the program that builds an environment; a random one by default."""
 
 
 @dataclass
@@ -81,6 +81,10 @@ class TransferRound(Round):
             for process in chosen:
                 self.notes.append(process.words[:40])
                 send_signal(process, signal.SIGKILL)
+        elif fault == "reboot":
+            with broken(host, "link-down"):
+                self.stage.kill_host(host.name)
+                time.sleep(duration)
         elif fault in ("link", "disk"):
             name = {"link": "link-down", "disk": "full-disk"}[fault]
             with broken(host, name):
@@ -277,4 +281,7 @@ TRANSFER_CASES: Final = (
     TransferCase("a build of an environment is killed", _install, "build"),
     TransferCase("install is disturbed", _install),
     TransferCase("install is disturbed once more", _install),
+    TransferCase("a host reboots during a sync", _sync, "reboot"),
+    TransferCase("a host reboots during a push", _push, "reboot"),
+    TransferCase("a host reboots during an install", _install, "reboot"),
 )

@@ -582,7 +582,8 @@ class RunStatus(NamedTuple):
     @property
     def code(self) -> int:
         """The failed rank's exit code, or 1 if no rank failed; 0 for a run that continues or succeeded."""
-        return 0 if self.state in ("ok", "starting", "running") else self.exit_code or 1
+        code = 0 if self.state in ("ok", "starting", "running") else self.exit_code or 1
+        return code if 0 <= code < 256 else 1
 
     def to_json(self) -> Json:
         """Return the status as in status.json, which `read_status` reads."""

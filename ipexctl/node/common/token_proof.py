@@ -2,8 +2,8 @@
 
 Both ends prove that they have the same token: `challenge {nonce}`, `hello {nonce, proof, …}`, `welcome {proof, …}` or
 `refused`. A proof is an HMAC over direction, both nonces and all other fields, with a key for one kind of port, so it
-can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to host starters and lines of
-checkpoint exchanges are authenticated (`OrderProof`; docs/security.md).
+can't be replayed, reflected or changed. Later messages are not encrypted; of them, orders to host starters, the
+starters' answers and lines of checkpoint exchanges are authenticated (`OrderProof`; docs/security.md).
 """
 
 from __future__ import annotations
@@ -109,17 +109,18 @@ class OrderProof:
 
     def __init__(self, key: bytes, of: str, server_nonce: str, client_nonce: str) -> None:
         self._key = bytes.fromhex(_mac(key, [of, server_nonce, client_nonce]))
-        self._count = 0
+        self.count = 0
+        """Proven so far."""
 
     def sign(self, order: Json) -> Json:
         """Return the next order with its proof. Orders must be sent in the order in which they are signed."""
-        self._count += 1
-        return {**order, "proof": _mac(self._key, [self._count, order])}
+        self.count += 1
+        return {**order, "proof": _mac(self._key, [self.count, order])}
 
     def check(self, order: Json) -> None:
         """Raise a HandshakeError unless it is the next order."""
-        self._count += 1
-        _check_proof(self._key, [self._count], order)
+        _check_proof(self._key, [self.count + 1], order)
+        self.count += 1
 
 
 def _new_nonce() -> str:

@@ -19,6 +19,7 @@ import os
 import signal
 import site
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, TypedDict
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.answer import Json
 
+_MOST_FILES = 100_000
+"""Most files of a repository; a list may have no end."""
 _WORKERS = 8
 """Files downloaded at once."""
 _TRIES = 2
@@ -191,7 +194,9 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo) ->
     commit = str(info.sha)
     if not COMMIT.fullmatch(commit):
         raise AgentError(f"the hub names no commit of {name}: {commit[:80]!r}")
-    rows = api.list_repo_tree(name, recursive=True, revision=commit, repo_type=kind)
+    rows = list(islice(api.list_repo_tree(name, recursive=True, revision=commit, repo_type=kind), _MOST_FILES + 1))
+    if len(rows) > _MOST_FILES:
+        raise AgentError(f"{library.endpoint} lists more than {_MOST_FILES:,} files of {name}", _LATER)
     entries = {entry.path: entry for entry in rows if hasattr(entry, "blob_id")}  # directories have none
     files = []
     for path in library.utils.filter_repo_objects(entries, allow_patterns=patterns or None):

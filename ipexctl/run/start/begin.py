@@ -18,12 +18,14 @@ import secrets
 import shlex
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ipexctl.errors import OutputError, UserError
 from ipexctl.homes.local_copy import read_final_status
 from ipexctl.homes.prune_runs import RetentionLimits, background_prune
 from ipexctl.homes.registry import RunRecord, RunRegistry
@@ -81,6 +83,8 @@ class Launch:
         self._stdin = StdinQueue()
         self._may_run = False
         """True once the supervisor may have received the command to start the ranks."""
+        self.is_shown = False
+        """True once the run's output or status has come to this call."""
         self._agent_files = _agent_files(plan)
         self._cancel = Cancel()
         self._on_frame: Callable[[Frame], None] = lambda _: None
@@ -164,7 +168,12 @@ class Launch:
 
     def follow(self, request: FollowRequest, on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
         """Follow the started run to its end, over the connection that started it."""
-        self._on_frame = on_frame
+
+        def show(frame: Frame) -> None:
+            self.is_shown = True
+            on_frame(frame)
+
+        self._on_frame = show
         self._send(request)
         with cancel.waking(self._cancel.throw):
             return self._supervisor_call.result()
@@ -179,9 +188,11 @@ class Launch:
     def abandon(self) -> frozenset[str]:
         """End a supervisor that still waits for its job, and remove the run's directory on all hosts.
 
-        Returns the hosts that could not be reached, and still have the directory.
+        Returns the hosts that still have the directory: they could not be reached, or their ranks may live.
         """
         self._stdin.end()
+        if self._may_run and not self._is_stopped():
+            return frozenset({self._node0.name})
         if self._pool.cancel.thrown or wait((self._supervisor_call,), CANCEL_CLEANUP).not_done:
             self._cancel.throw()
         wait((self._supervisor_call,))
@@ -237,16 +248,16 @@ class Launch:
         """Return the failure to report. If the run may have started nevertheless, try to stop it first."""
         failure = StartFailure.of_host(self._plan.node0, error)
         is_connection_lost = isinstance(error, (AgentEnded, Cancelled, TimedOut, Unreachable))
-        if not self._may_run or not is_connection_lost or self._is_stopped(error):
+        if isinstance(error, Unreachable):
+            self._pool.forget(self._node0)
+        if not self._may_run or not is_connection_lost or self._is_stopped():
             return failure
         fix = Fix(f"it may run: `ipexctl ps` shows it, `ipexctl stop {self._plan.id}` stops it")
         return replace(failure, fix=fix, is_unsure=True)
 
-    def _is_stopped(self, error: HostError) -> bool:
-        """Stop the run if it has started although the connection was lost. True if it certainly does not run."""
+    def _is_stopped(self) -> bool:
+        """Stop the run if it has started although the call failed. True if it certainly does not run."""
         rundir, node0 = self._plan.rundir, self._node0
-        if isinstance(error, Unreachable):
-            self._pool.forget(node0)
         until = time.monotonic() + START_CONFIRMED
         find_status = Command(f"test -e {shlex.quote(rundir)}/status.json", "look for the record")
         try:
@@ -258,8 +269,24 @@ class Launch:
                     return True
                 time.sleep(0.3)
             return stop(session, self._record, wait=10).status.is_over
-        except HostError:
+        except (HostError, UserError):
             return False
+
+    @contextmanager
+    def stopped_on_failure(self, on_note: Callable[[str], None]) -> Iterator[None]:
+        """Stop the started run if the block fails before this call has shown anything of it: no call may end with an
+        error while a rank that it started lives. A run that was shown goes on, as it does without a reader of stdout.
+        """
+        with ExitStack() as at_end:
+            at_end.push(lambda kind, *_: self.end_or_tell(on_note) if kind not in (None, OutputError) else None)
+            yield
+
+    def end_or_tell(self, on_note: Callable[[str], None]) -> None:
+        """Stop the run unless this call has shown something of it; say so if it may go on."""
+        self.leave()
+        if self.is_shown or not self._is_stopped():
+            run = self._plan.id
+            on_note(Fix(f"run {run} may still be running: `ipexctl attach {run}`, `ipexctl stop {run}`"))
 
 
 def _job_files(plan: Plan, job: HomeJob | None) -> list[File]:

@@ -163,10 +163,11 @@ def _start_locked(start: RunStart, run: str, locks: HostLocks | None) -> Started
                 undo.pop_all()  # it may run
             raise
         undo.pop_all()
+    with launch.stopped_on_failure(start.watcher.on_note):
         if locks is not None:
             locks.leave(record.rundir)
-    run_in_background(lambda: prune_local(registry, retention), "prune")
-    start.show(collect_notes(AFTER_START_NOTES, context, plan))
+        run_in_background(lambda: prune_local(registry, retention), "prune")
+        start.show(collect_notes(AFTER_START_NOTES, context, plan))
     return StartedRun(record, launch)
 
 

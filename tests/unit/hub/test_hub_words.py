@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ipexctl.hub.downloader import take_hub_access
 from ipexctl.hub.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_command
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import first_misplaced_path, repo_of
 from ipexctl.node.files.manifest import RECORDED_SIZE, VERIFIED, ManifestEntry, VerifiedBlobs
+from ipexctl.node.hub import hub_download
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -119,3 +124,15 @@ def test_small_blobs_and_blobs_that_change_meanwhile_are_not_recorded(tmp_path: 
         os.utime(blob, ns=(1, 1))
         verified.add("blob", SHA256, file.fileno(), before)
     assert verified.sha256_of("blob") is None
+
+
+def test_a_list_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_download, "_MOST_FILES", 1000)
+    files = (SimpleNamespace(path=f"{number}", blob_id=COMMIT, size=1, lfs=None) for number in count())
+    api = SimpleNamespace(repo_info=lambda *_, **__: SimpleNamespace(sha=COMMIT), list_repo_tree=lambda *_, **__: files)
+    constants = SimpleNamespace(HF_HUB_ETAG_TIMEOUT=1)
+    library: Any = SimpleNamespace(hub=SimpleNamespace(HfApi=lambda: api, constants=constants), endpoint="https://hub")
+    request: Any = {"include": []}
+    with pytest.raises(AgentError, match=r"https://hub lists more than 1,000 files of o/m"):
+        hub_download._list(library, request, {"kind": "model", "repo_id": "o/m", "revision": "main"})
+    assert next(files).path == "1001"

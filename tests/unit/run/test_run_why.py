@@ -563,6 +563,22 @@ _RENAMED = (
             "tokenize.py of the project hides Python's own module tokenize, which Python's linecache imports",
         ),
         (
+            "AttributeError: module 'logging' has no attribute 'getLogger'",
+            "logging.py of the project hides Python's own module logging; train.py, line 1 needs its getLogger",
+        ),
+        (
+            f"ImportError: cannot import name 'getLogger' from 'logging' ({_CODE}/logging.py)",
+            "logging.py of the project hides Python's own module logging; train.py, line 1 needs its getLogger",
+        ),
+        (
+            f"ImportError: cannot import name 'handlers' from 'logging' ({_CODE}/logging.py)",
+            "logging.py of the project hides Python's own module logging; train.py, line 1 needs its handlers",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'logging.handlers'; 'logging' is not a package",
+            "logging.py of the project hides Python's own module logging; train.py, line 1 needs its logging.handlers",
+        ),
+        (
             f"{_IN_TORCH}AttributeError: module 'queue' has no attribute 'Queue' {_RENAMED}",
             "queue.py of the project hides Python's own module queue, which torch imports",
         ),
@@ -577,7 +593,7 @@ _RENAMED = (
     ],
 )
 def test_a_file_that_hides_a_module_of_python_or_a_package_is_to_be_renamed(text: str, sentence: str) -> None:
-    files = ("tokenize.py", "torch.py", "transformers/__init__.py", "inspect.py")
+    files = ("tokenize.py", "logging.py", "torch.py", "transformers/__init__.py", "inspect.py")
     cause = _cause_in_project(f"{_AT_TRAIN}{text}", files, {"packages": ["torch", "transformers"]})
     assert cause.sentence.startswith(sentence)
     assert cause.fix.startswith("rename that file; ")
@@ -589,6 +605,8 @@ def test_a_file_that_hides_a_module_of_python_or_a_package_is_to_be_renamed(text
         (f"{_IN_TORCH}AttributeError: module 'inspect' has no attribute 'getargspec'", (), {}),
         ("AttributeError: module 'profile' has no attribute 'x'", ("profile.py",), {}),
         ("AttributeError: module 'utils' has no attribute 'x'", ("utils.py",), {}),
+        ("AttributeError: module 'logging' has no attribute 'setup_all'", ("logging.py",), {}),
+        ("AttributeError: module 'logging' has no attribute 'getLoger'", (), {}),
         (f"ImportError: cannot import name 'x' from 'profile' ({_CODE}/profile.py)", ("profile.py",), {}),
         ("ModuleNotFoundError: No module named 'peft.x'", ("peft/__init__.py",), {"project": {"own": ["peft"]}}),
     ],

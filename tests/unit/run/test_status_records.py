@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,15 @@ def test_a_status_file_is_read_whole() -> None:
         ),
         first_failure=Failure(1, "b", 3, None, 19.5),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "recorded", "code"),
+    [("failed", 3, 3), ("failed", 255, 255), ("failed", 0, 1), ("failed", 256, 1), ("failed", 100_000_000, 1),
+     ("stopped", -3, 1), ("lost", None, 1), ("ok", 7, 0)],
+)  # fmt: skip
+def test_no_code_of_a_failed_run_is_zero_once_it_is_an_exit_code(state: str, recorded: int | None, code: int) -> None:
+    assert read_status({"id": "r", "state": state, "exit_code": recorded}).code == code
 
 
 def test_state_of_a_newer_ipexctl_is_read_as_unknown() -> None:

@@ -173,10 +173,15 @@ class _TaskRun(RunWatcher):
     def follow(self, run: StartedRun) -> int:
         """Follow the run to its end, and return its exit code. If the play is cancelled, stop the run."""
         context, record = self._context, run.record
+
+        def watch(update: RunUpdate) -> None:
+            run.launch.is_shown = True
+            self.on_update(update)
+
         follower = Follower(
             record,
             lambda cancel: context.pool.borrow(record.node0, cancel),
-            self.on_update,
+            watch,
             context.cancel,
             copy=LocalCopy(RunRegistry().directory / record.id),
             figures=10.0,

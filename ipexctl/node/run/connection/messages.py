@@ -17,7 +17,7 @@ remove-job      remove the job file
 release         all output has arrived: the rank wrapper may exit
 
 A host's starter (`host_starter/`) connects in the same way; its hello names the host. It sends `STARTER_MESSAGES`,
-and the supervisor sends it `ack` and the following, each with a proof (`token_proof.OrderProof`):
+and the supervisor sends it `ack` and the following. Each message has a proof (`token_proof.OrderProof`):
 
 start           start the rank wrappers of the attempt
 signal          send a signal to the rank wrappers

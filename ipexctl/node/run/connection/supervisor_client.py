@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 from ipexctl.node.common import listener
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
 from ipexctl.node.common.token_proof import (
+    ANSWERS,
     RANKS,
     ClientHandshake,
     ConnectionBroken,
@@ -22,7 +23,6 @@ from ipexctl.node.common.token_proof import (
     MessageSocket,
     OrderProof,
     Pollable,
-    message,
     ready,
 )
 from ipexctl.node.run.connection.supervisor_contact import Contact, Due, Stage
@@ -56,7 +56,7 @@ class SupervisorClient:
         *,
         takes_orders: bool = False,
     ) -> None:
-        """`takes_orders`: the supervisor proves each message after the welcome, and any other breaks the connection."""
+        """`takes_orders`: after the welcome, both ends prove each message, and any other breaks the connection."""
         self.contact = Contact(tuple(addresses), last_received=now, turned_at=now)
         self._conn: MessageSocket | None = None
         self._token = token
@@ -66,6 +66,7 @@ class SupervisorClient:
         """Set between challenge and welcome."""
         self._takes_orders = takes_orders
         self._orders: OrderProof | None = None
+        self._answers: OrderProof | None = None
         self._refused_at: list[float] = []
 
     def readers(self) -> list[MessageSocket]:
@@ -87,7 +88,8 @@ class SupervisorClient:
     def send_message(self, t: str, **fields: Any) -> None:
         """Queue a message. It is lost if there is no connection, or the handshake is not complete."""
         if self._conn is not None and self.contact.is_up:
-            self._conn.send(message(t, **fields))
+            sent = {"t": t, **fields}
+            self._conn.send(encode_json(sent if self._answers is None else self._answers.sign(sent)))
 
     def send(self, data: bytes) -> None:
         """Queue the bytes of a frame. The caller has looked at `room`."""
@@ -104,7 +106,7 @@ class SupervisorClient:
         elif due is Due.DROP:
             self._drop("the supervisor doesn't answer", now)
         elif due is Due.LEAVE and self._conn is not None:
-            self._conn.send(message("reconnecting"))
+            self.send_message("reconnecting")
             with contextlib.suppress(ConnectionBroken):
                 self._conn.flush()
             self._drop("the supervisor is silent", now)
@@ -133,7 +135,7 @@ class SupervisorClient:
         be made."""
         if self._conn is not None:
             self._conn.close()
-        self._conn = self._handshake = self._orders = None
+        self._conn = self._handshake = self._orders = self._answers = None
         self.contact = self.contact.on_break(reason, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
@@ -156,7 +158,9 @@ class SupervisorClient:
             if self.contact.stage is not Stage.CONNECTING:
                 conn.flush()
         except (ConnectionBroken, FrameError, HandshakeError) as broken:
-            self._drop(str(broken), now)
+            # A supervisor challenges whom it accepts. What accepts for one that is gone closes the connection.
+            is_gone = self.contact.stage is Stage.UNANSWERED and self._handshake is None
+            self._drop(str(broken), now, errno.ECONNREFUSED if is_gone else 0)
         return messages
 
     def _on_message(self, conn: MessageSocket, received: Json, messages: list[Json], now: float) -> None:
@@ -178,7 +182,8 @@ class SupervisorClient:
             self.contact = self.contact.on_stranger()
             raise ConnectionBroken(f"it is not the supervisor of this run: {error}") from None
         conn.reader.max_frame = MAX_FRAME
-        self._orders = self._handshake.order_proof() if self._takes_orders else None
+        if self._takes_orders:
+            self._orders, self._answers = self._handshake.order_proof(), self._handshake.order_proof(ANSWERS)
         self._handshake = None
         self.contact = self.contact.on_welcome(now)
         self._resume(received)

@@ -21,6 +21,8 @@ SUSPENDED = 8.0
 """Seconds between two turns after which a rank was suspended. Longer than `supervisor_machine.SUSPENDED`, because
 a rank may take a turn only every four seconds."""
 RETRY_INTERVAL = 0.5
+MOST_BREAKS = 100
+"""Connections in a row that broke within SILENCE_LIMIT, after which the supervisor counts as lost."""
 
 
 class Stage(Enum):
@@ -53,6 +55,9 @@ class Contact(NamedTuple):
     retry_at: float = 0.0
     taken_at: float = float("-inf")
     """Last time the port accepted a connection. The kernel accepts for as long as the supervisor process lives."""
+    up_since: float = 0.0
+    breaks: int = 0
+    """Connections in a row that broke soon after the welcome."""
 
     @property
     def is_up(self) -> bool:
@@ -90,11 +95,11 @@ class Contact(NamedTuple):
 
     def on_welcome(self, now: float) -> Contact:
         """Note that the supervisor has proven the token."""
-        return self._replace(stage=Stage.UP, last_received=now)
+        return self._replace(stage=Stage.UP, last_received=now, up_since=now)
 
     def on_message(self, now: float) -> Contact:
-        """Note that a message has come."""
-        return self._replace(last_received=now)
+        """Note that a message has come. After a whole limit of silence in contact, earlier breaks do not count."""
+        return self._replace(last_received=now, breaks=self.breaks if now - self.up_since < SILENCE_LIMIT else 0)
 
     def after_work(self, now: float) -> Contact:
         """Note that this process worked so long that it could not receive, which is no silence of the supervisor."""
@@ -109,6 +114,7 @@ class Contact(NamedTuple):
         return self._replace(
             stage=Stage.NONE,
             reason=reason,
+            breaks=self.breaks + (self.stage is Stage.UP),
             is_refused=is_refused,
             retry_at=now + RETRY_INTERVAL,
             addresses=self.addresses if was_answered else self.addresses[-1:],
@@ -121,4 +127,4 @@ class Contact(NamedTuple):
             limit = SUPERVISOR_REFUSED
         else:
             limit = SUPERVISOR_BUSY if now - self.taken_at < SUPERVISOR_SILENCE else SUPERVISOR_SILENCE
-        return now - self.last_received > limit
+        return now - self.last_received > limit or self.breaks > MOST_BREAKS

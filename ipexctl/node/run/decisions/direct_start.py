@@ -20,24 +20,27 @@ if TYPE_CHECKING:
 
 def on_starter_changed(turn: Transition, event: m.StarterChanged) -> None:
     """Note that a host's starter has connected, or has lost its connection."""
+    before = turn.state.starters.get(event.host, m.StarterState())
     if not event.is_connected:
-        set_starter(turn, event.host, m.StarterState(away_since=turn.now.clock))
+        away_since = turn.now.clock if event.was_heard else before.away_since
+        set_starter(turn, event.host, m.StarterState(away_since=away_since))
         turn.log("starter-lost", host=event.host)
-        return
-    set_starter(turn, event.host, m.StarterState(is_connected=True))
-    turn.log("starter", host=event.host)
-    next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
+    else:
+        set_starter(turn, event.host, m.StarterState(is_connected=True, away_since=before.away_since))
+        turn.log("starter", host=event.host)
+        next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
     if event.refused:
         note_changed_orders(turn, event)
 
 
 def note_changed_orders(turn: Transition, event: m.StarterChanged) -> None:
-    """Tell the user, and end the attempt if it goes on: the host would get no order for as long as it does."""
+    """Tell the user that orders or answers are changed, and end the attempt if that goes on: the host would get no
+    order, or node0 no answer, for as long as it does."""
     turn.log("order-refused", host=event.host, refused=event.refused)
     turn.do(m.AddNote(turn.ranks[0].rank, "changed-orders", {"host": event.host}))
     if event.refused >= MOST_REFUSED and turn.state.ending is None:
         there = [peer for peer in turn.ranks if peer.host == event.host]
-        reason = f"somebody on the network changes what node0 sends to {event.host}; {event.host} obeys none of it"
+        reason = f"somebody on the network changes what node0 and {event.host} send each other; none of it is obeyed"
         verdict.fail(turn, reason, verdict.failure_of("changed-orders", there))
 
 

@@ -784,7 +784,8 @@ def finish(turn: Transition) -> None:
     Without a launcher that started, nobody is notified.
     """
     ending, has_run = ending_of(turn.state), turn.state.status.mpirun.pid is not None
-    turn.set_status(exit_code=ending.code, ended=turn.now.epoch, state=ending.state)
+    ended = max(turn.now.epoch, turn.state.status.started or 0.0)  # the clock may have been set back
+    turn.set_status(exit_code=ending.code, ended=ended, state=ending.state)
     turn.log("ended", state=ending.state, exit_code=ending.code)
     turn.do(m.SupervisorAct.FINISH)
     if turn.state.start.notify and has_run:

@@ -355,7 +355,9 @@ class StarterChanged(NamedTuple):
     host: str
     is_connected: bool = True
     refused: int = 0
-    """As in `messages.StarterHello`."""
+    """Changed orders, as in `messages.StarterHello`, or changed answers of the last minute."""
+    was_heard: bool = True
+    """True if the lost connection had brought an answer that was not changed."""
 
 
 class WrappersGone(NamedTuple):

@@ -16,7 +16,7 @@ nan         the loss of a rank is nan, and the run has --on-nan stop
 starts-over a resumed run that nobody follows began at step 1
 time-limit  the run reached its time limit
 checkpoint  the checkpoint could not be copied to all hosts before the attempt
-changed-orders  somebody changes the supervisor's orders to a host, so it can't be reached
+changed-orders  somebody changes the supervisor's orders to a host, or its answers, so it can't be reached
 """
 
 from __future__ import annotations

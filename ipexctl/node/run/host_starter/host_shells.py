@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import re
+import shutil
 import signal
 import subprocess
 from typing import Callable, Mapping
 
-from ipexctl.node.common.processes import kill_sessions
+from ipexctl.node.common.processes import command_lines, kill_sessions
 
 READ_SIZE = 4096
 _LAST_READS = 17
@@ -20,6 +23,8 @@ class HostShells:
         """`on_output` is called with the line's number, the name of the stream, and each piece of output."""
         self._on_output = on_output
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._namespaces: set[str] = set()
+        """Of the mpiruns of Open MPI that have started lines."""
         self._pipes: dict[int, tuple[int, str]] = {}
         """Descriptor → number of the line, and name of the stream."""
 
@@ -44,6 +49,7 @@ class HostShells:
             start_new_session=True,
         )
         self._running[number] = process
+        self._namespaces.update(re.findall(r"prterun-[\w.-]+@\d+", line))
         for pipe, name in ((process.stdout, "out"), (process.stderr, "err")):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
@@ -81,13 +87,14 @@ class HostShells:
 
     def kill(self) -> None:
         """Kill all processes in the sessions of the running lines, and wait for the lines. Their last output is
-        lost."""
-        if self.is_empty:
-            return
-        kill_sessions({process.pid for process in self._running.values()})
+        lost. What Open MPI has left of its own is ended and removed, too."""
+        if not self.is_empty:
+            kill_sessions({process.pid for process in self._running.values()})
         for number in list(self._running):
             self._running[number].wait()
             self._forget(number)
+        while self._namespaces:
+            end_open_mpi(self._namespaces.pop())
 
     def _read(self, descriptor: int) -> bool:
         """Read once; returns False if there is nothing now."""
@@ -108,3 +115,19 @@ class HostShells:
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
+
+
+def end_open_mpi(namespace: str) -> None:
+    """Kill what an mpirun of Open MPI has left, and remove its directories in /tmp.
+
+    A daemon that was stopped stays, since `prted --daemonize` leaves its session; killed programs leave directories.
+    `namespace`: of that mpirun, such as `prterun-node1-240@0`.
+    """
+    for pid, line in command_lines():
+        if f"\0{namespace}\0".encode() in line:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    for directory in map(os.path.dirname, glob.glob(f"/tmp/*/pmix.*.tool.{namespace}")):  # noqa: S108
+        with contextlib.suppress(OSError):  # another end of it has removed it
+            if os.lstat(directory).st_uid == os.getuid():
+                shutil.rmtree(directory, ignore_errors=True)

@@ -27,7 +27,7 @@ _SENTENCES = {
     "copy-failed": "{reason}; the other copies go on",
     "gap": "{bytes} bytes are missing here, because the disk of {host} was full",
     "unrecorded": "{host}: {path} can't be written: {reason}; the run goes on",
-    "changed-orders": "{host}: somebody on the network changes what node0 sends there; it was not obeyed",
+    "changed-orders": "{host}: somebody on the network changes what it and node0 send each other; it was not obeyed",
     "not-started": "{host}: {reason}",
 }
 _LINES = {

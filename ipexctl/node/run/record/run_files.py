@@ -134,7 +134,7 @@ def identity_of(status: os.stat_result) -> Identity:
 
 def files_below(tops: Iterable[Top], left: int = _MOST_ENTRIES) -> Iterator[tuple[str, os.stat_result]]:
     """Yield regular files at their paths without links, also behind links to directories of the same file system. Each
-    directory is read once."""
+    directory is read once; one above is not read, since others write there."""
     seen: set[tuple[int, int]] = set()
     for top in tops:
         with contextlib.suppress(OSError):
@@ -155,7 +155,7 @@ def files_below(tops: Iterable[Top], left: int = _MOST_ENTRIES) -> Iterator[tupl
                             yield path, status
                         elif stat.S_ISDIR(status.st_mode) and entry.name != STATE_DIRECTORY:
                             key = (status.st_dev, status.st_ino)
-                            if key not in seen:
+                            if key not in seen and not f"{top.path}/".startswith(f"{path.rstrip('/')}/"):
                                 seen.add(key)
                                 waiting.append(path)
 

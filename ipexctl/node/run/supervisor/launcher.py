@@ -18,6 +18,7 @@ from ipexctl.node.common.processes import ProcessIdentity, descendants, end_with
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 from ipexctl.node.run.decisions.launcher_kind import LauncherKind
 from ipexctl.node.run.decisions.supervisor_state import LauncherExited, WrapperExited
+from ipexctl.node.run.host_starter.host_shells import end_open_mpi
 from ipexctl.node.run.host_starter.rank_wrappers import RankWrappers, minimal_environment
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class LauncherProcess:
     def kill_leftovers(self) -> None:
         """Kill children of the launcher with their own process groups, such as an ssh to an unreachable node."""
         kill_sessions({self.pid})
+        end_open_mpi(f"prterun-{os.uname().nodename.partition('.')[0]}-{self.pid}@0")
 
 
 class DirectProcesses:

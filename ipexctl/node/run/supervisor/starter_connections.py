@@ -1,21 +1,24 @@
-"""The supervisor's connections to host starters. Each message to one is an order with a proof: `OrderProof`.
+"""The supervisor's connections to host starters. Orders to a starter and its answers carry proofs: `OrderProof`.
 
-A second starter of a host is refused while the first is connected. An unreadable message closes only its own
-connection.
+A second starter of a host is refused while the first is connected. An unreadable or changed answer closes only its own
+connection. A host whose answers are changed again and again keeps the connection: its answers are ignored, but orders
+and the dismissal still reach it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Protocol, Sequence
 
-from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
-from ipexctl.node.common.token_proof import ConnectionBroken, MessageSocket, OrderProof, Pollable
+from ipexctl.node.common.frames import MAX_FRAME, FrameError, decode_json, encode_json
+from ipexctl.node.common.token_proof import ANSWERS, ConnectionBroken, HandshakeError, MessageSocket, OrderProof
 from ipexctl.node.run.connection import messages
+from ipexctl.node.run.connection.supervisor_client import REFUSALS_KEPT
 from ipexctl.node.run.decisions import supervisor_state as m
+from ipexctl.node.run.decisions.direct_start import MOST_REFUSED
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.token_proof import ServerHandshake
+    from ipexctl.node.common.token_proof import Pollable, ServerHandshake
 
 
 class StarterOwner(Protocol):
@@ -43,6 +46,10 @@ class StarterConnections:
         self._conns: dict[str, MessageSocket] = {}
         self._hosts: dict[MessageSocket, str] = {}
         self._proofs: dict[MessageSocket, OrderProof] = {}
+        self._answers: dict[MessageSocket, OrderProof | None] = {}
+        """Checks a starter's next answer; None once its answers are ignored."""
+        self._changed_at: dict[str, list[float]] = {}
+        """Host → when a changed answer arrived, in the last minute."""
         self._instances: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -86,7 +93,7 @@ class StarterConnections:
         if host in self._conns:
             self._close(self._conns[host])
         self._conns[host], self._hosts[conn], self._instances[host] = conn, host, hello.instance
-        self._proofs[conn] = handshake.order_proof()
+        self._proofs[conn], self._answers[conn] = handshake.order_proof(), handshake.order_proof(ANSWERS)
         conn.send(encode_json(handshake.welcome()))
         for order in self._owner.orders_of_starter(host):
             self._send(conn, order)
@@ -100,6 +107,8 @@ class StarterConnections:
                     self._receive(conn, self._hosts[conn])
                 except (ConnectionBroken, FrameError):
                     self._lose(conn)
+                except HandshakeError:
+                    self._on_changed_answer(conn, self._hosts[conn])
         for conn in self.writers():
             try:
                 conn.flush()
@@ -135,14 +144,28 @@ class StarterConnections:
         for kind, payload in conn.receive():
             if kind != b"J":
                 raise FrameError("a starter sends no output")
-            received = messages.read_starter_message(payload)
-            if isinstance(received, messages.WrapperEnded):
-                self._on_ended(host, received)
-            elif isinstance(received, messages.GoneWrappers):
-                self._owner.on_wrappers_gone(host, received.ranks)
-            elif isinstance(received, (messages.ShellOutput, messages.ShellEnded)):
-                self._owner.on_shell(host, received)
+            if (proof := self._answers[conn]) is not None:
+                proof.check(decode_json(payload))
+                self._on_answer(host, messages.read_starter_message(payload))
             self._send(conn, {"t": "ack"})
+
+    def _on_changed_answer(self, conn: MessageSocket, host: str) -> None:
+        """Break the connection, or ignore the host's answers from now on after too many of them."""
+        kept = [at for at in self._changed_at.get(host, []) if conn.last_received - at < REFUSALS_KEPT]
+        self._changed_at[host] = changed = [*kept, conn.last_received][-MOST_REFUSED:]
+        if len(changed) < MOST_REFUSED:
+            self._lose(conn, len(changed))
+        else:
+            self._answers[conn] = None
+            self._owner.on_event(m.StarterChanged(host, refused=len(changed)))
+
+    def _on_answer(self, host: str, received: messages.StarterMessage) -> None:
+        if isinstance(received, messages.WrapperEnded):
+            self._on_ended(host, received)
+        elif isinstance(received, messages.GoneWrappers):
+            self._owner.on_wrappers_gone(host, received.ranks)
+        elif isinstance(received, (messages.ShellOutput, messages.ShellEnded)):
+            self._owner.on_shell(host, received)
 
     def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:
         if ended.rank not in self._had[host]:
@@ -152,14 +175,16 @@ class StarterConnections:
         if ended.rank in self._ranks[host]:
             self._owner.on_event(m.WrapperExited(ended.rank, ended.code, ended.attempt))
 
-    def _lose(self, conn: MessageSocket) -> None:
+    def _lose(self, conn: MessageSocket, refused: int = 0) -> None:
+        answers = self._answers.get(conn)
         host = self._close(conn)
         if host is not None:
-            self._owner.on_event(m.StarterChanged(host, is_connected=False))
+            self._owner.on_event(m.StarterChanged(host, False, refused, answers is not None and answers.count > 0))
 
     def _close(self, conn: MessageSocket) -> str | None:
         conn.close()
         self._proofs.pop(conn, None)
+        self._answers.pop(conn, None)
         host = self._hosts.pop(conn, None)
         if host is not None:
             del self._conns[host]

@@ -441,6 +441,7 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
     run = _TaskRun(context, call)
-    assert run.follow(cast("Any", SimpleNamespace(record=SimpleNamespace(id="r")))) == 0
+    started = SimpleNamespace(record=SimpleNamespace(id="r"), launch=SimpleNamespace())
+    assert run.follow(cast("Any", started)) == 0
     assert [given[2] for _, given, _ in events.calls] == ["token=********\n", "********"]
     assert "s3cr3t-value" in run.output["stdout"]  # for register: the shown result is masked at the end of the task

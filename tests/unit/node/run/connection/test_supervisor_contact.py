@@ -11,7 +11,7 @@ from ipexctl.node.common.frames import FrameReader, decode_json
 from ipexctl.node.common.token_proof import MessageSocket
 from ipexctl.node.common.token_proof import message as message_bytes
 from ipexctl.node.run.connection.supervisor_client import SupervisorClient
-from ipexctl.node.run.connection.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
+from ipexctl.node.run.connection.supervisor_contact import MOST_BREAKS, SILENCE_LIMIT, Contact, Due, Stage
 
 LOCAL, FAR = ("@socket", 0), ("node0", 4711)
 Event = Callable[[Contact, float], Contact]
@@ -153,3 +153,14 @@ def test_client_that_was_slow_reads_what_has_arrived_before_it_takes_the_supervi
         assert [received["t"] for received in client.exchange(client.readers(), [], late)] == ["ack"]
         client.step(late)
         assert client.contact.is_up
+
+
+@pytest.mark.parametrize(("length", "is_lost"), [(0.5, True), (SILENCE_LIMIT - 1, True), (SILENCE_LIMIT + 1, False)])
+def test_a_supervisor_whose_connections_never_last_is_lost(length: float, *, is_lost: bool) -> None:
+    contact, now = after(*UP), 0.2
+    for number in range(MOST_BREAKS + 1):
+        assert not contact.is_lost(now), number
+        contact = contact.on_message(now + length).on_break("it broke", now + length)
+        now += length + 1
+        contact = contact if number == MOST_BREAKS else contact.on_connecting(now).on_taken().on_welcome(now)
+    assert contact.is_lost(now) is is_lost

@@ -10,7 +10,7 @@ from supervised_run import Supervised, exit_of
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.node_limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_SILENCE, STARTER_CALL, STARTER_RECONNECT
 from ipexctl.node.run.connection import messages
-from ipexctl.node.run.decisions import supervisor_machine
+from ipexctl.node.run.decisions import direct_start, supervisor_machine
 from ipexctl.node.run.decisions import supervisor_state as m
 from message_data import missing
 
@@ -167,3 +167,25 @@ def test_messages_of_a_starter_are_checked() -> None:
     ):
         with pytest.raises(FrameError):
             messages.read_starter_message(wrong)
+
+
+def test_changed_answers_are_noted_and_end_the_run_after_some() -> None:
+    run = direct().begin(0, 1)
+    for count in range(1, direct_start.MOST_REFUSED + 1):
+        assert run.ending is None
+        run.at(count, m.StarterChanged("node2", is_connected=count == direct_start.MOST_REFUSED, refused=count))
+        assert [note.fields for note in run.done(m.AddNote)] == [{"host": "node2"}]
+    assert run.ending == ("failed", 3)
+    assert missing(run.state.status.reason, "network node0 node2") == []
+
+
+def test_a_starter_whose_connections_bring_no_answer_is_gone() -> None:
+    """Something between the hosts lets each connection begin, and breaks it."""
+    run = direct(connected=False).begin(0, 1)
+    while run.clock < RANK_SILENCE + 1:
+        run.at(run.clock + 0.5, m.StarterChanged("node2"))
+        run.at(run.clock + 0.1, m.StarterChanged("node2", is_connected=False, was_heard=False)).run_until(
+            run.clock + 0.3
+        )
+    assert run.ending is not None
+    assert missing(run.state.status.reason, "2-3 node2 starter gone") == []

@@ -182,6 +182,15 @@ def test_mpi_is_named_only_where_ranks_use_it(backend: str, *, is_named: bool) -
     assert ("MPI_Finalize" in run.reason) == is_named
 
 
+def test_a_run_ends_no_earlier_than_it_began_if_the_clock_was_set_back() -> None:
+    run = Supervised(2, per_host=2).begin()
+    started = run.now.epoch
+    state = run.state._replace(status=run.state.status._replace(started=started))
+    run.jump = -86400.0
+    supervisor_machine.finish(turn := m.Transition(state, run.now))
+    assert turn.state.status.ended == started
+
+
 def test_the_day_may_jump() -> None:
     run = Supervised(2, time_limit=300.0, hang_after=30.0).begin()
     for second in range(200):

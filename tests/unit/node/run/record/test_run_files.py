@@ -164,6 +164,17 @@ def test_a_run_that_never_was_here_adopts_files_that_another_host_sent(home: Pat
 
 
 @ROOT
+@pytest.mark.parametrize("target", ["..", "/", "."])
+def test_a_link_to_a_directory_above_brings_nothing_of_it(home: Path, cwd: Path, target: str) -> None:
+    (cwd / "up").symlink_to(target)
+    with running(home, FIRST, cwd):
+        own, others = save(cwd / "out/last.pt"), save(cwd.parent / "elsewhere/last.pt")
+    recorded = recorded_files(str(home / "runs" / FIRST))
+    assert recorded is not None
+    assert [*recorded.paths()] == [str(own)]
+    assert owner(home, FIRST, others) is None
+
+
 def test_files_of_other_accounts_are_never_recorded(home: Path, cwd: Path) -> None:
     with running(home, FIRST, cwd):
         path = save(cwd / "last.pt")
