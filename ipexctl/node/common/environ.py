@@ -85,8 +85,8 @@ _AFTER_SETUP = (
 
 
 def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
-    """Source the file in bash, and return what it changed. Raises a SetupError with bash's error, or if that takes too
-    long."""
+    """Source the file in bash, and return all variables set then, the limits that it changed, and the errors of
+    its ulimit lines. Raises a SetupError with bash's error, or if that takes too long."""
     # $0 is bash, as at a prompt: oneAPI's scripts refuse to run if $0 is their own name. setvars.sh exits with 3 if it
     # was sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"

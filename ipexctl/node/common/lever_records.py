@@ -68,7 +68,8 @@ class Lever(NamedTuple):
 
 
 def asked_levers(plan: Plan, ranks: Iterable[Sequence[LeverNote]]) -> tuple[Lever, ...]:
-    """Return what became of each option that was asked for, on any rank, and of those that acted unasked."""
+    """Return what became of each option that was asked for. Unasked, also of options that ranks measure if a rank tells
+    it, and of silent ones that the plan uses and that acted on a rank."""
     notes: dict[str, list[LeverNote]] = {name: [] for name, option in RANK_OPTIONS.items() if option.is_lever}
     for rank in ranks:
         for note in rank[: len(notes)]:

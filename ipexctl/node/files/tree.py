@@ -264,8 +264,8 @@ def runs_with_programs() -> list[bytes]:
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:
-    """Return the token shared by all hosts with this home; None if there is none. It is a dangling link, because
-    creating one is atomic on NFS too."""
+    """Return the token shared by all hosts with this home; None if there is none, also with `make` if none can be made.
+    It is the target of a dangling link, because creating one is atomic on NFS too."""
     link = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:

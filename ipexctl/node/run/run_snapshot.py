@@ -108,7 +108,7 @@ def last_output_time(path: str) -> float | None:
 
 
 def ranks_to_inspect(status: RunStatus) -> list[int]:
-    """Return the ranks whose output may show why the run ended. More of their output is read."""
+    """Return at most 16 ranks that failed, the first failure first. More of their output is read than of others."""
     first = status.first_failure.rank if status.first_failure is not None else None
     ranks = [rank.rank for rank in status.ranks if rank.state in FAILED_STATES]
     return sorted(ranks, key=lambda rank: rank != first)[:16]
