@@ -6,6 +6,7 @@ pydantic, which takes as long as everything else at a start.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from types import NoneType
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -17,7 +18,7 @@ _NOUNS: Final[dict[type, str]] = {int: "a whole number", float: "a number"}
 
 
 _MOST: Final = 1e9
-"""Larger numbers are no seconds, nor anything else that an option counts; `nan` and `inf` are not smaller."""
+"""Larger numbers are no seconds, nor anything else that an option counts."""
 
 
 class OptionType(NamedTuple):
@@ -50,12 +51,14 @@ class OptionType(NamedTuple):
             return value
         try:
             result = self.kind(value)
-            if self.kind is float and not -_MOST < result < _MOST:
+            if self.kind is float and not math.isfinite(result):
                 raise ValueError
         except ValueError:
             raise ValueError(f"{_NOUNS[self.kind]}, not {value!r}") from None
         if self.choices and result not in self.choices:
             raise ValueError(f"one of {', '.join(self.choices)}, not {value!r}")
+        if self.kind is float and abs(result) > _MOST:
+            raise ValueError(f"a number up to {_MOST:,.0f}, not {value!r}")
         low, high = self.minimum, self.maximum
         if (low is not None and result < low) or (high is not None and result > high):
             raise ValueError(f"{low} or more, not {result}" if high is None else f"{low} to {high}, not {result}")

@@ -34,7 +34,6 @@ MOST_FED = 256
 RANDOM_STATE = 5056
 FEW_NUMBERS = 4
 """A loss and some metrics."""
-SMALL_SHARE = 0.01
 COLLECTIVES = (
     *("all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "gather", "scatter", "reduce_scatter"),
     *("reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_to_all"),
@@ -232,14 +231,14 @@ class TrainingEvidence:
         self._weights.clear()
 
     def _note_sums(self, parameters: Sequence[Any], models: Sequence[Any]) -> None:
-        """Note whether the script has cleared the gradients since the backward, or summed them over all ranks."""
+        """Note whether the script has cleared the gradients since the backward, or summed them all over the ranks."""
         now = [(before, getattr(parameter(), "grad", None)) for parameter, before in self._gradients]
         written = [gradient for before, gradient in now if gradient is None or version_of(gradient) != before]
         if any(gradient is None or not float(sample_of(gradient).abs().max()) for gradient in written):
             self.fields["is_cleared"] = True
         size, self._gradients = sum(other.grad.numel() for other in parameters if other.grad is not None), []
-        is_flat = bool(written) and not models and 1 - SMALL_SHARE < self._flat / max(size, 1) < 1 + 2 * SMALL_SHARE
-        self.fields["reduced"] += is_flat or self._reduced > (1 - SMALL_SHARE) * max(size, 1)
+        is_flat = 0 < len(written) == len(now) and not models and self._flat == size
+        self.fields["reduced"] += bool(size) and (is_flat or self._reduced >= size)
 
     def _keep_gradient(self, parameters: Sequence[Any]) -> None:
         """Keep numbers of a gradient, to see whether the next backward adds to them."""

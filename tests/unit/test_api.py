@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,8 @@ from plan_helpers import changed, spec_of
 HERE = Host("localhost", "localhost")
 SPEC = spec_of(hosts=(HERE,), project=ProjectLocation(Path("/p"), ".", ("train.py",)))
 RECORD: Any = SimpleNamespace(id="r")
-STARTED: Any = StartedRun(RECORD, RECORD)
+LAUNCH: Any = SimpleNamespace(stopped_on_failure=lambda _: nullcontext(), is_shown=True)
+STARTED: Any = StartedRun(RECORD, LAUNCH)
 
 
 class Recorded(RunWatcher):
