@@ -285,8 +285,7 @@ class Launch:
         """Stop the run unless this call has shown something of it; say so if it may go on."""
         self.leave()
         if self.is_shown or not self._is_stopped():
-            run = self._plan.id
-            on_note(Fix(f"run {run} may still be running: `ipexctl attach {run}`, `ipexctl stop {run}`"))
+            on_note(Fix(f"run {self._plan.id} may still be running: `ipexctl stop {self._plan.id}`"))
 
 
 def _job_files(plan: Plan, job: HomeJob | None) -> list[File]:

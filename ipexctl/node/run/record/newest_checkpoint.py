@@ -33,7 +33,8 @@ def newest_checkpoint(cwd: str, asked: str, rundir: str) -> str:
     """
     recorded = recorded_files(rundir)
     if recorded is not None and not recorded.is_closed:
-        close_record(rundir)
+        with contextlib.suppress(OSError):  # the home may have turned read-only
+            close_record(rundir)
         recorded = recorded_files(rundir)
     base = os.path.realpath(cwd)
     top = os.path.realpath(os.path.join(base, asked))

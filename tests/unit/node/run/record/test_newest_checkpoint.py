@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from recorded_run import FIRST, SECOND, running
 
+from ipexctl.node.run.record import newest_checkpoint as newest_module
 from ipexctl.node.run.record.newest_checkpoint import newest_checkpoint
 
 BEGAN = 1000.0
@@ -78,3 +81,14 @@ def test_a_run_whose_ranks_were_killed_is_recorded_at_its_end(tmp_path: Path) ->
 def test_a_run_that_never_began_has_none(tmp_path: Path) -> None:
     write(tmp_path, "last.pt", BEGAN)
     assert newest_checkpoint(str(tmp_path), "", str(tmp_path / "home/runs" / SECOND)) == ""
+
+
+def test_a_record_that_cannot_be_made_costs_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor asks for the checkpoint as it writes the end of a run: its home may have turned read-only."""
+
+    def refuse(_: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(newest_module, "recorded_files", lambda _: SimpleNamespace(is_closed=False, paths=tuple))
+    monkeypatch.setattr(newest_module, "close_record", refuse)
+    assert newest_module.newest_checkpoint(str(tmp_path), "", str(tmp_path / "run")) == ""
