@@ -312,6 +312,35 @@ def noise_scale() -> None:
 
 
 @right
+def experts_of_each_rank() -> None:
+    """The ranks share a trunk; a small expert of each is its own."""
+    trunk, expert = network(), nn.Parameter(torch.full((4,), 1.0 + rank()))
+    optimizer = torch.optim.SGD([*trunk.parameters(), expert], 0.01)
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        return error(expert * trunk(values), values)
+
+    train(None, optimizer, loss_of=loss, before_step=lambda _: average(gradients(trunk)))
+
+
+@right
+def experts_beside_a_flat_buffer() -> None:
+    """As many metrics as the expert has numbers travel with the gradients of the trunk."""
+    trunk, expert = network(), nn.Parameter(torch.full((4,), 1.0 + rank()))
+    optimizer = torch.optim.SGD([*trunk.parameters(), expert], 0.01)
+
+    def average_trunk(_: int) -> None:
+        shared = gradients(trunk)
+        flat = torch.cat([*(gradient.flatten() for gradient in shared), torch.ones(4)])
+        average([flat])
+        parts = flat[:-4].split([gradient.numel() for gradient in shared])
+        for gradient, mean in zip(shared, parts, strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    train(None, optimizer, loss_of=lambda values: error(expert * trunk(values), values), before_step=average_trunk)
+
+
+@right
 def checked_to_be_equal() -> None:
     model = DistributedDataParallel(network())
 

@@ -43,5 +43,5 @@ def test_any_word(option_type: OptionType, word: str) -> None:
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-inf", "1e300"])
 def test_no_number_without_an_end_is_a_value(word: str) -> None:
-    with pytest.raises(ValueError, match="a number(, not| up to 1,000,000,000, not)"):
+    with pytest.raises(ValueError, match=r"a number(, not| up to 1,000,000,000, not)"):
         OptionType(float).convert(word)
