@@ -58,7 +58,7 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
     assert jobs["build"]["if"] == "vars.PUBLISH == 'pypi'"
     assert jobs["publish"]["needs"] == "build"
     assert jobs["build"]["needs"] == "tests"
-    assert jobs["tests"]["uses"] == "./.github/workflows/all.yml"
+    assert jobs["tests"]["steps"] == read_yaml(".github/workflows/all.yml")["jobs"]["all"]["steps"]
     assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
     assert not any("run" in step for step in jobs["publish"]["steps"]), "it publishes, and runs nothing else"
     lines = "".join(step["run"] for step in jobs["build"]["steps"] if "run" in step)
@@ -71,7 +71,7 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
 
 def test_all_tests_run_each_night_and_a_newer_push_ends_only_checks_of_the_same_pull_request() -> None:
     nightly = read_yaml(".github/workflows/all.yml")
-    assert {"schedule", "workflow_call"} <= set(nightly[True]), "`on` is true in YAML 1.1"
+    assert "schedule" in nightly[True], "`on` is true in YAML 1.1"
     assert nightly["jobs"]["all"]["steps"][-1]["run"].endswith("sh tests/run.sh --install-packages --all")
     for path in (ROOT / ".github/workflows").iterdir():
         concurrency = read_yaml(str(path))["concurrency"]
