@@ -1,5 +1,6 @@
-"""Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped
-after 5 s of silence, longer on a busy host, because of dead file servers, and the facts that have arrived are used.
+"""Probe hosts with one command and one round trip each. The probe is a script in sh, so a host needs no Python. It is
+stopped after 5 s of silence, or later on a busy host, because a dead file server would block it for ever; the facts
+that have arrived by then are used.
 """
 
 from __future__ import annotations
@@ -89,10 +90,10 @@ class _ProbeOutput(OutputCollector):
                 self.received = time.time()
                 self.has_one_session = self._session is not None and self._session.is_limited_to_one()
             super().sink(stream, data)
-            if not self._is_limited and (found := _FIRST_PART.search(self._data["stdout"])):
+            if not self._is_limited and (first_part := _FIRST_PART.search(self._data["stdout"])):
                 self._is_limited = True
-                cpus = parse_cpulist((found[1] or b"").decode())
-                self._deadline.limit(stretched(PROBE_REST, float(found[2] or 0), len(cpus) if cpus else 1))
+                cpus = parse_cpulist((first_part[1] or b"").decode())
+                self._deadline.limit(stretched(PROBE_REST, float(first_part[2] or 0), len(cpus) if cpus else 1))
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
         """A probe that the host itself ended did not run out of PROBE_REST."""
