@@ -1,5 +1,6 @@
-"""The control machine as a host: its addresses, and a session on it without ssh and login shell. A command is over when
-both streams and the process have ended, because a background process may hold either.
+"""Use the control machine as a host: find its addresses, and run commands on it without ssh and login shell.
+
+A command is over when both streams and the process have ended, because a background process may keep a stream open.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class LocalSession(Session):
 
 
 def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
+    """Start the command in the account's home and in a session of its own, and feed its stdin in a thread. Raises a
+    HostError if it can't be started."""
     try:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command.script],
@@ -98,7 +101,7 @@ def follow(
     wakeup: Wakeup,
     current: Callable[[], Deadline],
 ) -> CommandEnd:
-    """Forward the output of a program to its end. `current`: the deadline that holds now."""
+    """Forward the output of a program until it ends. `current`: returns the deadline that holds now."""
     assert process.stdout is not None
     assert process.stderr is not None
     names: dict[int, StreamName] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
@@ -129,6 +132,7 @@ def follow(
 
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:
+    """End every process in the session of the command; kill its process group if that takes more than 10 s."""
     argv = ["/bin/sh", "-c", end_session_script(process.pid)]
     with contextlib.suppress(OSError):
         try:
@@ -141,8 +145,8 @@ def _end_processes(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_this_machine(host: Host) -> bool:
-    """True if the host's address is one of the control machine's. False if the hostfile or command line names a port or
-    another user: `localhost port=2222` is a tunnel or container, `root@localhost` another account."""
+    """Return True if the host's address is one of the control machine's. False if the hostfile or command line names a
+    port or another user: `localhost port=2222` is a tunnel or container, `root@localhost` another account."""
     if host.port is not None or host.ssh_config is not None:
         return False
     if host.user is not None and host.user != account_name():
@@ -152,6 +156,8 @@ def is_this_machine(host: Host) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_own_address(address: str) -> bool:
+    """Return True for the loopback, this machine's name, or an IP address of this machine. Other names are not
+    resolved, because the ssh config may map them to any host."""
     if is_loopback(address) or address == socket.gethostname():
         return True
     try:
@@ -162,7 +168,7 @@ def _is_own_address(address: str) -> bool:
 
 
 def source_towards(address: str) -> str | None:
-    """Local address from which that address is reached; connecting a datagram socket sends no packet."""
+    """Return the local address from which that address is reached. Connecting a datagram socket sends no packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -189,6 +195,8 @@ def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def _own_address_towards(host: Host) -> str | None:
+    """Return this machine's address on the host's network; None for a host that is given by name, or that can't be
+    reached."""
     try:
         infos = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):

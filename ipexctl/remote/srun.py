@@ -1,8 +1,8 @@
-"""A session over srun: one Slurm step on a node of the allocation, kept open for commands.
+"""Open a session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
 The step (`node/srun_step.py`) takes no CPUs and memory from other steps. It ends with srun's stdin, even if this
 process is killed; only a session that stays leaves its step to a run's supervisor. srun's own streams cross the network
-in clear; everything but the agent and names of commands uses TLS with a certificate made for the call
+in clear, so everything but the agent and names of commands uses TLS with a certificate made for the call
 (docs/security.md).
 """
 
@@ -59,7 +59,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, ending, timeout_error
 
 _MOST_PORTS: Final = (1 << 16) - 1
-_TRIES: Final = 200
+_MOST_PORTS_TRIED: Final = 200
 """Number of ports to try."""
 _MAX_EVENT: Final = 1 << 16
 _MAX_EVENTS: Final = 100
@@ -96,6 +96,7 @@ def make_certificate() -> tuple[ssl.SSLContext, str]:
 
 
 def _key_and_certificate() -> bytes:
+    """Return a new private key and a certificate that it signs itself, both as PEM."""
     from cryptography import x509  # few calls are over srun
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -160,11 +161,11 @@ def srun_ports() -> range | None:
 
 
 def read_port_range(config: str) -> range | None:
-    """SrunPortRange in `scontrol show config`; None for 0-0, any port."""
-    found = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
-    if found is None or not 0 < int(found[1]) <= int(found[2]) <= _MOST_PORTS:
+    """Return SrunPortRange from `scontrol show config`; None if any port is allowed, which is `0-0`."""
+    match = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
+    if match is None or not 0 < int(match[1]) <= int(match[2]) <= _MOST_PORTS:
         return None
-    return range(int(found[1]), int(found[2]) + 1)
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,8 @@ class _Port:
 
 
 def _open_port(port: _Port, ports: range | None) -> _StepPort:
-    numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _TRIES))
+    """Return a listening port: any, or one among `ports`. Raises a HostError if no port is free."""
+    numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _MOST_PORTS_TRIED))
     reason = ""
     for number in numbers:
         # Nodes come from any network and must prove the token. The second address is for machines without IPv6.
@@ -337,7 +339,7 @@ class SrunSession(Session):
         for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
             self._errors.append(line.decode("utf-8", "replace").strip()[:500])
 
-    def _lost(self, what: str) -> Unreachable:
+    def _lost(self, summary: str) -> Unreachable:
         self._threads[1].join(1.0)  # srun's last line tells why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
@@ -345,7 +347,7 @@ class SrunSession(Session):
             fix = f"for details: scontrol show job {job}; the files of its runs are on its nodes"
             return Unreachable(describe_run_end(word, job), fix)
         return Unreachable(
-            what + (f": {errors[-1]}" if errors else ""),
+            summary + (f": {errors[-1]}" if errors else ""),
             f"scontrol show job {job}; sinfo -N -n {self.host.name}",
         )
 

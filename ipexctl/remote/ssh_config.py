@@ -1,7 +1,7 @@
-"""Address and login of a host, from the user's ssh config.
+"""Find address and login of a host from the user's ssh config.
 
-OpenSSH evaluates the config (`ssh -G`). Each `ssh -G` is a process, so hosts that no `Host` line distinguishes share
-one call, in whose output only the name is replaced.
+OpenSSH itself evaluates the config (`ssh -G`). Each `ssh -G` is a process, so hosts that no `Host` line distinguishes
+share one call, in whose output only the name is replaced.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """Raises a _TooLongError, TimeoutExpired or OSError. stderr is a file, because background processes may keep it
-    open."""
+    """Return exit code, stdout and stderr of a program. stderr is a file, because background processes may keep it
+    open. Raises a _TooLongError, TimeoutExpired or OSError."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -186,18 +186,19 @@ class _TooLongError(Exception):
 
 
 def _read_answer(process: subprocess.Popen[bytes], timeout: float) -> bytes:
-    """stdout of a process that ends within the time."""
+    """Return the stdout of a process. Raises TimeoutExpired if the process does not end in time, and a _TooLongError if
+    it prints too much."""
     assert process.stdout is not None
-    until, number, found = time.monotonic() + timeout, process.stdout.fileno(), bytearray()
+    until, number, output = time.monotonic() + timeout, process.stdout.fileno(), bytearray()
     poll = select.poll()
     poll.register(number, select.POLLIN)
-    while len(found) <= _LONGEST_ANSWER:
+    while len(output) <= _LONGEST_ANSWER:
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             raise subprocess.TimeoutExpired(process.args, timeout)
         if not (data := os.read(number, 1 << 16)):
             process.wait(max(0.0, until - time.monotonic()))
-            return bytes(found)
-        found += data
+            return bytes(output)
+        output += data
     raise _TooLongError
 
 
@@ -224,15 +225,19 @@ class _HostGroup:
                 self._queried = host.address, settings, endpoint(settings, host, os.environ)
                 has_tokens = any("%" in value for values in settings.values() for value in values)
                 self._only_hostname = not has_tokens and rename(settings, host.address, "") is not None
-            name, settings, found = self._queried
+            name, settings, first_endpoint = self._queried
         if self._only_hostname:
-            return found._replace(hostname=host.address.lower()) if found.hostname == name.lower() else found
+            return (
+                first_endpoint._replace(hostname=host.address.lower())
+                if first_endpoint.hostname == name.lower()
+                else first_endpoint
+            )
         renamed = rename(settings, name, host.address)
         return endpoint(query(host) if renamed is None else renamed, host, os.environ)
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """Settings for `other`; None if a setting other than `hostname` contains `name`."""
+    """Return the settings for `other`; None if a setting other than `hostname` contains `name`."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
@@ -254,8 +259,8 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
 
 
 def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
-    """Every `Host` pattern of these files and their includes. None if only ssh can distinguish hosts, because of a
-    `Match` or an `Include` with quotes, variables or tokens."""
+    """Return every `Host` pattern of these files and of the files that they include. None if only ssh can distinguish
+    hosts, because of a `Match` or of an `Include` with quotes, variables or tokens."""
     patterns: list[str] = []
     for file in files:
         try:
@@ -263,8 +268,8 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
         except OSError:
             continue  # ssh itself reports what is wrong, and has a time limit
         for line in text.splitlines():
-            found = _LINE.match(line)
-            keyword, rest = (found[1].lower(), found[2]) if found else ("", "")
+            match = _LINE.match(line)
+            keyword, rest = (match[1].lower(), match[2]) if match else ("", "")
             if keyword == "match" or (keyword == "include" and _NEEDS_SSH.search(rest)):
                 return None
             if keyword == "host":
@@ -278,6 +283,8 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
 
 
 def _included(rest: str, file: Path) -> list[Path]:
+    """Return the files that an `Include` line names. A relative name belongs to `~/.ssh`, or to `/etc/ssh` in a file of
+    the system."""
     base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else ssh_home() / ".ssh"
     result: list[Path] = []
     for word in rest.split():
@@ -288,7 +295,7 @@ def _included(rest: str, file: Path) -> list[Path]:
 
 @cache
 def ssh_home() -> Path:
-    """Directory that ssh uses as `~/.ssh`: in the account's home, even if $HOME differs (sudo, containers)."""
+    """Return the home in which ssh looks for `.ssh`: the account's home, even if $HOME differs (sudo, containers)."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -378,20 +385,20 @@ _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 def file_list(value: str) -> list[str]:
     """Split a list of files as `ssh -G` prints it, without quoting spaces in names: a part that doesn't begin like a
     path belongs to the name before it, unless existing files show otherwise."""
-    words = value.split(" ") if value else []
-    if all(word.startswith(_PATH_STARTS) for word in words):
-        return words
+    parts = value.split(" ") if value else []
+    if all(word.startswith(_PATH_STARTS) for word in parts):
+        return parts
     result: list[str] = []
-    while words:
-        joined = [" ".join(words[:count]) for count in range(len(words), 0, -1)]
+    while parts:
+        joined = [" ".join(parts[:count]) for count in range(len(parts), 0, -1)]
         name = next((name for name in joined if os.path.isfile(_expand_tilde(name))), "")  # noqa: PTH113
         if not name:
             count = 1
-            while count < len(words) and not (words[count].startswith(_PATH_STARTS) or os.path.isfile(words[count])):  # noqa: PTH113
+            while count < len(parts) and not (parts[count].startswith(_PATH_STARTS) or os.path.isfile(parts[count])):  # noqa: PTH113
                 count += 1
-            name = " ".join(words[:count])
+            name = " ".join(parts[:count])
         result.append(name)
-        words = words[len(name.split(" ")) :]
+        parts = parts[len(name.split(" ")) :]
     return result
 
 
@@ -399,6 +406,7 @@ _PATH_STARTS = ("/", "~", "%", "$")
 
 
 def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, str]) -> str | None:
+    """Return the socket of the ssh agent; None if the config or the environment names none."""
     if configured == "none":
         return None
     if configured in ("", "SSH_AUTH_SOCK"):
@@ -409,7 +417,7 @@ def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, 
 
 
 def _token_expander(name: str, hostname: str, port: int, user: str, alias: str | None) -> Callable[[str], str]:
-    """Expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
+    """Return a function that expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
     local_name = socket.gethostname()
     values = {
         "%": "%",
