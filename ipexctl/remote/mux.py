@@ -22,7 +22,7 @@ _DENIED, _FAILED, _EXIT, _ALIVE, _OPENED = (0x80000000 + number for number in (2
 _NO_ESCAPE: Final = 0xFFFFFFFF
 _LONGEST_MESSAGE: Final = 1 << 18
 """Bytes of a message, as in OpenSSH."""
-_ANSWER_TIME: Final = 10.0
+_ANSWER: Final = 10.0
 NO_EXIT_CODE: Final = 255
 """What ssh exits with if it got no exit code."""
 _ERRORS: Final = (OSError, EOFError)
@@ -42,7 +42,7 @@ class _Connection:
         self.socket = socket.socket(socket.AF_UNIX)
         self._data = b""
         try:
-            self.socket.settimeout(_ANSWER_TIME)
+            self.socket.settimeout(_ANSWER)
             self.socket.connect(path)
             if peer_account(self.socket) not in (os.getuid(), 0):  # it would get the command and its stdin
                 raise OSError(f"{path} is the socket of another account")
