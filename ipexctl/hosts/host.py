@@ -1,5 +1,8 @@
-"""A host of the hostfile, names that it may have, and its ipexctl directory: `--home`, else $IPEXCTL_HOME, else
-~/.ipexctl. A name ends up in commands, ssh configs and paths, so its alphabet is fixed, without a leading dash."""
+"""Define a host of the hostfile, the names that it may have, and the directory of its ipexctl home: `--home`, else
+$IPEXCTL_HOME, else ~/.ipexctl.
+
+A name ends up in commands, ssh configs and paths, so its alphabet is fixed, and it never begins with a dash.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
 
 
 def quote(text: str) -> str:
-    """A value in a sentence: on one line, however long it is."""
+    """Return a value for a sentence: on one line, and cut if it is long."""
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
 
@@ -105,6 +108,7 @@ def check_user(user: str) -> str:
 
 
 def _bad_name(name: str) -> WordError:
+    """Return the error for a host name that is no valid name, at its first bad character."""
     if not name:
         return WordError("the host's name is missing")
     if name[0] == "-":
@@ -119,6 +123,7 @@ def _bad_name(name: str) -> WordError:
 
 
 def _check_ipv6(name: str) -> None:
+    """Raise a WordError unless the text is an IPv6 address, with or without a zone such as `%eth0`."""
     address, percent, zone = name.partition("%")
     if percent and _ZONE.fullmatch(zone) is None:
         raise WordError(f"{quote(zone)} is not a network interface", column=len(address) + 2)
@@ -155,7 +160,8 @@ class Host:
 
 
 def private_keys(hosts: Iterable[Host]) -> tuple[Path, ...]:
-    """Keys named by a hostfile, an inventory or the command line, not by an ssh config."""
+    """Return the keys that a hostfile, an inventory or the command line names. Keys of the ssh config are not among
+    them."""
     return tuple(dict.fromkeys(host.identity for host in hosts if host.identity is not None))
 
 
@@ -183,7 +189,8 @@ T = TypeVar("T", bound="Hashable")
 
 
 def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
-    """Path of ipexctl's directory: absolute, or `~/…`, relative to the account's home on each node."""
+    """Return the path of the ipexctl home: absolute, or `~/…`, relative to the account's home directory on each
+    node."""
     text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
     if not text:
         return DEFAULT_HOME

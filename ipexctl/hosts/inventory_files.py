@@ -1,4 +1,4 @@
-"""Parses Ansible inventories, INI and YAML, into an `Inventory`, with a line and column for each entry.
+"""Parse Ansible inventories, INI and YAML, into an `Inventory`, with a line and column for each entry.
 
 Nothing is run or evaluated: output of an inventory script is refused, and so is a value with a tag such as `!vault`
 where it would be used.
@@ -98,23 +98,23 @@ class _IniReader:
         self.inventory.group(self._group).vars[key.strip()] = HostSetting(value, number, column)
 
     def _child(self, number: int, line: str) -> None:
-        words = split_words(line)
-        if len(words) > 1:
-            raise words[1].error("a line under :children names one group")
-        for name, column in words:
+        line_words = split_words(line)
+        if len(line_words) > 1:
+            raise line_words[1].error("a line under :children names one group")
+        for name, column in line_words:
             self._used_groups.setdefault(name, (number, column))
             self.inventory.add_child(self._group, name, number, column)
 
     def _host(self, number: int, line: str) -> None:
-        words = split_words(line, escapes=True)
-        if not words:
+        line_words = split_words(line, escapes=True)
+        if not line_words:
             return
-        bare, pairs = split_pairs(words[1:])
+        bare, pairs = split_pairs(line_words[1:])
         if bare:
-            raise _bare_word(words[0], bare[0])
-        if words[0].text.endswith(":"):
-            raise words[0].error(
-                f"{quote(words[0].text)} looks like YAML, and this file is read as INI",
+            raise _bare_word(line_words[0], bare[0])
+        if line_words[0].text.endswith(":"):
+            raise line_words[0].error(
+                f"{quote(line_words[0].text)} looks like YAML, and this file is read as INI",
                 "a YAML inventory's name ends in .yml or .yaml",
             )
         settings: dict[str, HostSetting] = {}
@@ -122,10 +122,11 @@ class _IniReader:
             if not pair.key.text:
                 raise pair.key.error("there is no name before this '='")
             settings[pair.key.text] = HostSetting(pair.value.text, number, pair.value.column)
-        self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
+        self.inventory.add_hosts(self._group, line_words[0].text, settings, number, line_words[0].column)
 
 
 def _bad_section(line: str, start: int) -> WordError:
+    """Return the error for a line that begins with `[` but is no section."""
     if "]" not in line:
         return WordError("this '[' is never closed", column=start, fix="such as [group]")
     return WordError(
@@ -136,6 +137,7 @@ def _bad_section(line: str, start: int) -> WordError:
 
 
 def _bare_word(first: Word, word: Word) -> WordError:
+    """Return the error for a word behind a host that is no `key=value`."""
     fix = "put each host on its own line; a value with blanks needs quotes"
     if first.text.startswith("["):
         fix = "put the section on its own line"
