@@ -1,4 +1,5 @@
-"""Decide which entries of a host's list are what a fetch requested. Also: the source of a fetch, and its result. Pure.
+"""Decide which entries of a host's list are what a fetch requested; also read the source of a fetch, and define its
+result.
 
 A host's list is not trusted: all of it is checked before anything is written. A name that leads out of DEST, or an
 entry that was not requested, refuses the whole answer. A symlink that may lead out is only left out.

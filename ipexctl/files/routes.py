@@ -95,6 +95,7 @@ class Delivery:
         )
 
     def _set_missing(self, need: tuple[StoredFile, ...]) -> None:
+        """Note what the target lacks now, and how many bytes have arrived since its first answer."""
         self.need = need
         left = total_size(need)
         if not self.is_asked:
