@@ -1,5 +1,6 @@
-"""What is known of a script and its project before a host is contacted: its imports, what it needs of MPI, the hub and
-the hosts, and where it lies. Values only: `run/start/script_reading.py` and `run/start/start_project.py` fill them in.
+"""Define what is known of a script and its project before a host is contacted: its imports, what it needs of MPI, the
+hub and the hosts, and where it lies. `run/start/script_reading.py` and `run/start/start_project.py` fill the values
+in.
 """
 
 from __future__ import annotations
