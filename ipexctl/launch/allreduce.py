@@ -1,9 +1,9 @@
 """Choose how ranks add up gradients, in which format gradients cross the network, and whether ranks share frozen
 parameters.
 
-Three rows of `rank_rules.py`. Pure. Shared memory needs x86-64, because it relies on that order of stores. `auto`
-leaves ranks that outnumber a host's cores to the backend, because a waiting rank spins for a moment. Sending fewer
-bytes between hosts changes the training a little, so only the user chooses it.
+Three rows of `rank_rules.py`. Nothing here reads a file or contacts a host. Shared memory needs x86-64, because it
+relies on that order of stores. `auto` leaves ranks that outnumber a host's cores to the backend, because a waiting rank
+spins for a moment. Sending fewer bytes between hosts changes the training a little, so only the user chooses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Choose the variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
+"""Choose the variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Nothing here reads a file
+or contacts a host.
 
 A variable is set where the library's own choice may hang or be slow (an address such as 127.0.1.1, a docker bridge,
 binding twice). It is left alone where the site has set it, or where there is a fast network. Backend `none` gets no

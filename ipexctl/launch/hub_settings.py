@@ -1,4 +1,5 @@
-"""Decide which hub cache ranks read, and whether they may contact the hub. Pure.
+"""Decide which hub cache ranks read, and whether they may contact the hub. Nothing here reads a file or contacts a
+host.
 
 A host that cannot reach the hub is set offline. Otherwise the libraries try each request six times within 23 s, and a
 tokenizer makes two requests.

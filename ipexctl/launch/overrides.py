@@ -1,4 +1,5 @@
-"""Apply the user's choices: refuse options that cannot be met, choose the backend, merge variables. Pure.
+"""Apply the user's choices: refuse options that cannot be met, choose the backend, merge variables. Nothing here reads
+a file or contacts a host.
 
 A variable's value comes from the user's exports, else the accelerate config, else the plan.
 

@@ -1,4 +1,5 @@
-"""Make the plan of a run and its notes, or the reason why there is no plan: `PLAN_STEPS`, in order. Pure.
+"""Make the plan of a run and its notes, or the reason why there is no plan: `PLAN_STEPS`, in order. Nothing here reads
+a file or contacts a host.
 
 The rules are in the modules that this one calls. A note says what the user should know or decide before the run; a
 choice only explains the plan, so `run` prints choices only with -v.

@@ -1,4 +1,4 @@
-"""How each rank option is chosen, which variable tells the ranks, and what the user is told. Pure.
+"""Choose each rank option, set the variable that tells the ranks, and write what the user is told.
 
 There is a row for each option of `node/common/rank_options.py`. All ranks must round alike, so an option that changes
 rounding is on for all hosts or for none.

@@ -1,6 +1,6 @@
-"""The input of a plan: the spec of the run, and what was gathered from the hosts.
+"""Define the input of a plan: the spec of the run, and what was gathered from the hosts.
 
-Values only. `run/start/context.py: gather_context` makes them.
+`run/start/context.py: gather_context` makes these values.
 """
 
 from __future__ import annotations

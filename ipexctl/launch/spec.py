@@ -1,4 +1,4 @@
-"""The spec of a run: one frozen value that is filled step by step, from the words of the command to the plan.
+"""Define the spec of a run: one frozen value that is filled step by step, from the words of the command to the plan.
 
 `asked` has the options of the run, and goes into the plan as it is. All other fields never leave the control machine.
 """

@@ -1,9 +1,9 @@
-"""The table of launchers and of tools that start ranks: names, options that ipexctl translates, and what runs in each
-rank.
+"""List the launchers and the tools that start ranks: their names, the options that ipexctl translates, and what runs in
+each rank.
 
-Data only. Names of options have no leading dashes, and `_` for `-`. The target of an option is the field name of
-ipexctl's option, or a word that `line_options.py` knows (`variable`, `ignored` …). An option that is not listed is
-refused, because it is not known whether the next word is its value.
+Names of options have no leading dashes, and `_` for `-`. The target of an option is the field name of ipexctl's option,
+or a word that `line_options.py` knows (`variable`, `ignored` …). An option that is not listed is refused, because it is
+not known whether the next word is its value.
 """
 
 from __future__ import annotations

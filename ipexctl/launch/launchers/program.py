@@ -1,5 +1,5 @@
 """Find the program of a command: what each rank runs, whether the user types it, pastes it, or puts it behind `--`.
-Pure.
+Nothing here reads a file or contacts a host.
 
 `python -u train.py`, `numactl -C 0-3 train.py` and `train.py` are one program here, so checks and printed commands need
 not know how it was typed.

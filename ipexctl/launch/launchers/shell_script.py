@@ -1,4 +1,5 @@
-"""Read a shell script as text, and find the line in it that starts ranks. Pure; nothing of the script is executed.
+"""Read a shell script as text, and find the line in it that starts ranks. Nothing of the script is executed, and no
+file is read here.
 
 The text is a file, or the words behind `sh -c`. A launcher must never start inside a rank, so a script that starts a
 launcher and more is refused, with the line to paste in place of the script.
@@ -174,8 +175,8 @@ def read_file(
         run = run._replace(start=f"cd {shlex.quote(line.directory)} && {run.start}")
     fix = Fix("{unknown}paste its line: `{run} {*argv}`", unknown=unknown, run=run, argv=[ShellWords(line)])
     if line.is_computed:
-        place = f"line {line.number} of {path}"
-        fix = Fix("replace what a shell computes in {place}, and paste the line behind {run}", place=place, run=run)
+        where = f"line {line.number} of {path}"
+        fix = Fix("replace what a shell computes in {place}, and paste the line behind {run}", place=where, run=run)
     raise UserError(f"{path} starts {line.launcher} (line {line.number}), which would start in each rank", fix=fix)
 
 
