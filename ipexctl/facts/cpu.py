@@ -147,25 +147,26 @@ class Cpu(NamedTuple):
 
     @property
     def tier(self) -> Tier | None:
-        """The strongest tier of which the processor has all instructions; None if its flags are unknown."""
+        """The strongest tier whose instructions the processor has; None if its flags are unknown."""
         return tier_of(self.arch, self.flags)
 
     @property
     def numa_nodes(self) -> int | None:
-        """How many NUMA nodes have CPUs; None if that is unknown. Nodes of memory alone are not counted."""
+        """The number of NUMA nodes with CPUs; None if it is unknown. NUMA nodes that only have memory are not
+        counted."""
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
     def usable_numa(self) -> tuple[NumaNode, ...]:
-        """The nodes as this account may use them: without memory where the cpuset excludes it."""
+        """The NUMA nodes as this account may use them: without memory where the cpuset excludes it."""
         if self.mems is None or not any(node.number in self.mems for node in self.numa):
             return self.numa
         return tuple(node if node.number in self.mems else node._replace(memory=0) for node in self.numa)
 
     @property
     def hbm(self) -> tuple[NumaNode, ...]:
-        """Nodes of high-bandwidth memory: a Xeon Max or Xeon Phi in flat mode shows it as nodes without CPUs. Such a
-        node of another processor is slow memory, such as CXL or Optane."""
+        """NUMA nodes of high-bandwidth memory, which a Xeon Max or Xeon Phi in flat mode shows as nodes without CPUs. A
+        node without CPUs on another processor is slow memory, such as CXL or Optane."""
         is_xeon_max = re.search(r"\bXeon\b.*\bMax\b", self.model_name or "", re.IGNORECASE)
         if self.vendor != "GenuineIntel" or not (is_xeon_max or (self.family == 6 and self.model in _PHI_MODELS)):
             return ()
@@ -211,7 +212,8 @@ _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
 
 
 def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
-    """Strongest tier of which all flags are there; stacks run only on x86-64."""
+    """Return the strongest tier of which all flags are there; None if the flags are unknown. Every processor but x86-64
+    is `unsupported`, because stacks run only there."""
     if arch is not None and arch not in X86:
         return "unsupported"
     if not flags:

@@ -187,7 +187,8 @@ def parse(text: str) -> Facts:
 
 
 def slowness(hosts: Iterable[Facts]) -> float:
-    """How many times longer a step of these hosts takes by their load."""
+    """Return how many times longer a step takes on the busiest of these hosts, by their load; 1.0 if no load is
+    known."""
     loads = ((facts.activity.load, facts.cpu.threads) for facts in hosts)
     return max((stretched(1.0, load[0], cores) for load, cores in loads if load and cores), default=1.0)
 

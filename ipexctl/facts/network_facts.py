@@ -80,11 +80,11 @@ class Network(NamedTuple):
         return any(device.state == "active" for device in self.rdma)
 
     def nic(self, name: str) -> Nic | None:
-        """The interface with this name; None if there is none."""
+        """Return the interface with this name; None if there is none."""
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def nic_with(self, address: str | None) -> Nic | None:
-        """The interface with that address; None if there is none, as behind NAT."""
+        """Return the interface with that address; None if there is none, as behind NAT."""
         return next((nic for nic in self.nics for own in nic.addresses if own.address == address), None)
 
 

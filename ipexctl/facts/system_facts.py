@@ -371,8 +371,8 @@ def is_network(kind: str) -> bool:
 
 
 def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | None = None) -> str | None:
-    """Hosts with equal tokens share one home. A token describes the home's parent, which exists before the first
-    install, or the home itself if it is a link or mount:
+    """Return a token that is equal for hosts that share one home; None if it can't be known. It describes the home's
+    parent, which exists before the first install, or the home itself if that is a symlink or mount:
 
     - Network filesystem: the server's short name and the directory, `nfs1:/export/home`, because domain and address
       differ between clients; plus the inode if the guest chooses the name (9p, virtiofs).

@@ -134,7 +134,7 @@ class Answers:
         return (self.first(key) or "").split()
 
     def named(self, key: str) -> dict[str, str]:
-        """Values of the form `NAME: REST`, by name; the first value of a name counts."""
+        """Return name → the rest of values of the form `NAME: REST`. The first value of a name counts."""
         result: dict[str, str] = {}
         for line in self.all(key):
             name, colon, value = line.partition(":")
