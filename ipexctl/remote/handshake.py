@@ -53,7 +53,7 @@ class ClosedChannels:
         self._numbers: set[int] = set()
 
     def may_send(self, kind: int, channel: int) -> bool:
-        """False after the close message, which must be the last one."""
+        """Return False for a message to a closed channel, because the close message must be its last one."""
         if kind not in _CHANNEL_MESSAGES:
             return True
         if channel in self._numbers:

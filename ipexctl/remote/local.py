@@ -43,6 +43,7 @@ class LocalSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command to its end. If the call ends before the command, its processes are ended."""
         process = _start(command, stdin)
         try:
             with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
@@ -58,7 +59,7 @@ class LocalSession(Session):
                         stream.close()
 
     def close(self) -> None:
-        """Does nothing, because nothing is open between commands."""
+        """Do nothing, because nothing is open between commands."""
 
 
 def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:

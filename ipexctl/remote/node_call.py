@@ -259,7 +259,7 @@ def _find_python(python: str, home_path: str, boot: str, arguments: str) -> str:
 
 
 def ignore_reply(event: Reply) -> None:
-    """Default of `on_event`."""
+    """Do nothing. The default of `on_event`."""
 
 
 def call(
@@ -309,7 +309,8 @@ class HeldCall(Generic[T]):
     first."""
 
     def __init__(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
-        """`call` takes `stdin` and `on_event`. `ended`: the reason if it reports nothing."""
+        """Start the call in a thread. `call` is a function that takes `stdin` and `on_event`. `ended`: the error if the
+        call ends and `read` has returned nothing."""
         self.value: Future[T] = Future()
         self._stdin = StdinQueue()
         self._running = run_in_background(lambda: self._run(call, read, ended), "held")

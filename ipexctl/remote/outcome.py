@@ -85,7 +85,7 @@ class HostError(Exception):
     """True if the host's port has answered, and only the rest is late."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "", kind: str = "") -> None:
-        """`kind`: as in the agent's `AgentError`."""
+        """Set the texts of the error. `kind`: as in the agent's `AgentError`."""
         super().__init__(reason)
         self.reason = reason
         self.advice = advice

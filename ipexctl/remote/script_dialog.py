@@ -84,8 +84,8 @@ class ScriptDialog:
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        """The next event of any host, its HostError, or None if its program exited. Returns None instead of a tuple if
-        the time is up, the check is cancelled, or no program runs."""
+        """Return the next host and its event; a HostError if its program failed, None if its program exited. Return
+        None instead of both if the time is up, the call is cancelled, or no program runs."""
         while self._running and not self._cancel.thrown:
             left = until - time.monotonic()
             if left <= 0:
@@ -102,13 +102,15 @@ class ScriptDialog:
         return None
 
     def end(self, until: float) -> None:
-        """Close the stdin of all programs, and drop their events until all have ended, or until then."""
+        """Close the stdin of all programs, and drop their events until all have ended, or the time is up."""
         for stdin in self._stdin.values():
             stdin.end()
         while self.receive(until) is not None:
             pass
 
     def _run(self, name: str, session: Session, command: Command, timeout: float) -> None:
+        """Run a program to its end in a thread. Its events and its end are queued for `receive`; a bug is raised
+        there."""
         output = EventReader(lambda event: self._received.put((name, event)), _LIMITS)
         error: HostError | None = None
         try:

@@ -114,7 +114,7 @@ def _key_and_certificate() -> bytes:
 
 class StepServer:
     def __init__(self, ports: range | None = None) -> None:
-        """`ports`: None for any port. Raises a HostError if none is free."""
+        """Listen on one of these ports. `ports`: None for any port. Raises a HostError if none is free."""
         self.token = secrets.token_hex(32)
         context, self.fingerprint = make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
@@ -142,6 +142,7 @@ class StepServer:
                 self._waiting.pop(name, None)
 
     def _on_connection(self, name: str, conn: socket.socket) -> None:
+        """Hand a connection to the step that waits for it; close a connection for which none waits."""
         with self._lock:
             on_connection = self._waiting.pop(name, None)
             if on_connection is not None:
@@ -196,6 +197,7 @@ class _StepPort(AuthenticatingServer):
         self._port = port
 
     def handle(self, lines: ProvenLines) -> None:
+        """Encrypt a connection from a node, check the token inside it, and hand it on."""
         # A copy of the descriptor, because `lines` closes its own after this method.
         own = socket.socket(fileno=os.dup(lines.conn.fileno()))
         own.setblocking(True)
@@ -263,6 +265,8 @@ class SrunSession(Session):
         self._lifeline.enter_context(conn)
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Start srun, and send it the agent and the request of the step. munge protects the token and the fingerprint
+        of the certificate on their way. Raises a HostError if munge fails."""
         environ = environment_of_srun(os.environ)
         try:
             signed = sign(json.dumps({"token": self._server.token, "fingerprint": self._server.fingerprint}))
@@ -298,6 +302,8 @@ class SrunSession(Session):
             stdin.flush()
 
     def _await_ready(self, deadline: Deadline) -> None:
+        """Wait until the step accepts commands. Raises an Unreachable at the deadline or if srun ends, a HostError if
+        the step reports a failure, and a Cancelled."""
         with deadline.cancel.waking(lambda: self._ready.put(_WOKEN)):
             while True:
                 try:
@@ -321,6 +327,8 @@ class SrunSession(Session):
                     )
 
     def _read_events(self, stream: IO[bytes]) -> None:
+        """Hand each event of the step to the command that it is about, in a thread. At the end of srun's output, all
+        commands that wait get None."""
         for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
             with contextlib.suppress(JsonError):
                 event = parse_object(line)
@@ -340,6 +348,8 @@ class SrunSession(Session):
             self._errors.append(line.decode("utf-8", "replace").strip()[:500])
 
     def _lost(self, summary: str) -> Unreachable:
+        """Return the error for a step that has ended. If Slurm has ended the job, the error says so; else `summary`,
+        with srun's last line."""
         self._threads[1].join(1.0)  # srun's last line tells why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
@@ -352,6 +362,7 @@ class SrunSession(Session):
         )
 
     def _send(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the step. Raises an Unreachable if the step has ended."""
         stdin = self._srun.stdin
         assert stdin is not None
         try:
@@ -364,6 +375,7 @@ class SrunSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command to its end, over a connection of its own from the node."""
         check_size(command.script)
         with self._lock:
             self._count += 1
@@ -384,6 +396,8 @@ class SrunSession(Session):
                 self._waiting.pop(name, None)
 
     def _connection(self, events: queue.SimpleQueue[Any], deadline: Deadline) -> socket.socket:
+        """Wait for the node's connection for a command. Raises a TimedOut, a Cancelled, a HostError if the node can't
+        connect, and an Unreachable if the step has ended."""
         with deadline.cancel.waking(lambda: events.put(_WOKEN)):
             while True:
                 try:
@@ -411,6 +425,7 @@ class SrunSession(Session):
         stdin: Readable | None,
         deadline: Deadline,
     ) -> CommandEnd:
+        """Send the command, feed its stdin, and forward its output to its end."""
         try:
             conn.sendall(encode_json({"script": command.script, "stdin": stdin is not None}))
         except OSError:
@@ -488,6 +503,7 @@ def _send_stdin(conn: socket.socket, data: bytes) -> None:
 
 
 def _ended(message: Json) -> CommandEnd:
+    """Return how a command ended. Raises a HostError if it could not be started."""
     if isinstance(number := message.get("signal"), int):
         with contextlib.suppress(ValueError):
             return CommandEnd(128 + number, signal.Signals(number).name.removeprefix("SIG"))

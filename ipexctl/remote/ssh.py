@@ -234,6 +234,7 @@ class _OutputReader:
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def forward_output(self) -> bool:
+        """Pass on what has arrived; return False if nothing has."""
         channel, has_data = self.channel, False
         if channel.recv_ready():
             has_data = True

@@ -125,6 +125,7 @@ class Resolver:
             return self._patterns[config]
 
     def _run_ssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
+        """Return the settings that `ssh -G` prints for a host. Raises an Unreachable with the reason if it fails."""
         argv = ["ssh", *ssh_options(host), "-G", "--", host.address]
         try:
             code, out, err = _run(argv, timeout)
@@ -213,6 +214,8 @@ class _HostGroup:
         self._refusal: Unreachable | None = None
 
     def endpoint_for(self, host: Host, query: Callable[[Host], dict[str, list[str]]]) -> Endpoint:
+        """Return the endpoint of a host of this group. `query` runs `ssh -G`: for the first host, and for a host in
+        whose settings the name can't be replaced. A failure for the first host counts for all."""
         with self._lock:
             if self._refusal:
                 raise Unreachable(self._refusal.reason, _try_ssh_g(host))
