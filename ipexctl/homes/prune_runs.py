@@ -74,7 +74,8 @@ def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
 
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
-    """Shell code that prunes in the background if there are many runs, after a run's directory is created."""
+    """Return shell code that prunes in the background if there are many runs; it is for the time after a run's
+    directory was created."""
     argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
     by = identify_caller(os.environ)
     unnamed = [] if by else [record.id for record in RunRegistry().all() if record.plan.by is None]
@@ -106,9 +107,9 @@ def prune_nodes(
     dry_run: bool = False,
     force: bool = False,
 ) -> list[PruneResult]:
-    """Prune ended runs in each home of these runs, at the same time on all hosts.
+    """Prune ended runs in each home of these runs, on all hosts at the same time.
 
-    Returns a result for each home, also of those that failed.
+    Return a result for each home, even for those where pruning failed.
     """
     removal = removal_request(force=force, known=[record.id for record in records])
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}

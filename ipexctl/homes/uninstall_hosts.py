@@ -105,7 +105,7 @@ class _Uninstall:
         return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
 
     def leaders(self) -> dict[Host, Host]:
-        """Host without an error → the first host with the same home."""
+        """Return host without an error → the first host with the same home."""
         return find_leaders([result.host for result in self.working()], lambda host: self.results[host.name].store)
 
     def update(self, host: Host, error: HostError) -> None:
@@ -121,6 +121,8 @@ class _Uninstall:
             self.results[answer.host.name] = _first_result(answer)
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
+        """Let the agent do an action (`list`, `remove_data`, `remove`) on those of the hosts that have a home, and set
+        their results."""
         ended = [*abandoned_runs(runs_directory()), *self.ended_runs()]
         known = [record.id for record in RunRegistry().all()]
         removal = removal_request(force=self._options.force, known=known)
@@ -152,6 +154,7 @@ class _Uninstall:
                 self.update(outcome.host, outcome.error)
 
     def follow_leaders(self) -> None:
+        """Set the results of hosts that share the home of another host: what is there counts once."""
         for host, leader in self.leaders().items():
             if leader != host:
                 reason = f"shares the home of {leader.name}"
