@@ -38,7 +38,7 @@ def job_number(environ: Mapping[str, str]) -> str:
 
 
 def job_name(environ: Mapping[str, str]) -> str:
-    """Slurm's job id, for messages; empty outside a Slurm job."""
+    """Return Slurm's job id, for messages; empty outside a Slurm job."""
     return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
 
 

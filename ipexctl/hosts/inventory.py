@@ -82,6 +82,8 @@ class _SettingReader:
     settings: dict[str, HostSetting]
 
     def value(self, keys: tuple[str, ...], parse_text: Callable[[str], Value]) -> Value | None:
+        """Return the value of the first of these variables that has one, and remove all of them from the settings; None
+        if none has. Raises a FileError for a value that can't be used."""
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
@@ -99,7 +101,8 @@ class _SettingReader:
         return read_path(text, self.source.base)
 
     def ssh_arguments(self) -> tuple[Path | None, Path | None, str | None]:
-        """`-F`, UserKnownHostsFile and proxy from ssh's arguments; other arguments stay in the settings."""
+        """Return `-F`, UserKnownHostsFile and proxy of ssh's arguments; other arguments stay in the settings. Raises a
+        FileError for arguments that can't be read, or that a file that the user did not name must not have."""
         config = known_hosts = proxy = None
         for key in _SSH_ARGS:
             setting = self.settings.get(key)
@@ -134,6 +137,7 @@ class _SettingReader:
             raise self.source.found_error(setting.line, setting.column, *refused)
 
     def _check_usable(self, setting: HostSetting) -> None:
+        """Refuse a value that Ansible would compute."""
         if setting.problem:
             raise self._error(setting, setting.problem)
         if "{{" in setting.text or "{%" in setting.text:

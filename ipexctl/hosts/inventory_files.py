@@ -49,6 +49,7 @@ class _IniReader:
         self._used_groups: dict[str, tuple[int, int]] = {}
 
     def parse_line(self, number: int, line: str) -> None:
+        """Read a line: the begin of a section, or an entry of the present one. Raises a WordError or a FileError."""
         start = len(line) - len(line.lstrip()) + 1
         section = _SECTION.fullmatch(line.strip())
         if section is not None:
@@ -70,6 +71,7 @@ class _IniReader:
                 raise self.inventory.source.error(line, column, f"no group {quote(name)} is declared", fix=fix)
 
     def _begin(self, number: int, start: int, group: str, kind: str) -> None:
+        """Begin a section. A group that only has variables must be declared elsewhere."""
         if kind not in _SECTIONS:
             raise WordError(
                 f"a section is [group], [group:vars] or [group:children], not ':{kind}'",
@@ -83,6 +85,7 @@ class _IniReader:
         self._group, self._kind = group, kind
 
     def _variable(self, number: int, line: str, start: int) -> None:
+        """Read a line `key=value` of `[group:vars]`."""
         key, equals, rest = line.partition("=")
         if not equals or not key.strip():
             raise WordError(f"a line of [{self._group}:vars] is key=value", column=start)
@@ -98,6 +101,7 @@ class _IniReader:
         self.inventory.group(self._group).vars[key.strip()] = HostSetting(value, number, column)
 
     def _child(self, number: int, line: str) -> None:
+        """Read a line of `[group:children]`, which names one group."""
         line_words = split_words(line)
         if len(line_words) > 1:
             raise line_words[1].error("a line under :children names one group")
@@ -106,6 +110,7 @@ class _IniReader:
             self.inventory.add_child(self._group, name, number, column)
 
     def _host(self, number: int, line: str) -> None:
+        """Read a line with a host or a pattern of hosts, and its variables."""
         line_words = split_words(line, escapes=True)
         if not line_words:
             return
@@ -169,6 +174,7 @@ class _YamlReader:
         self.inventory = Inventory(tree.source)
 
     def read_group(self, group: Entry, depth: int) -> None:
+        """Read a group with its hosts, variables and child groups. Raises a FileError."""
         self._check_group_name(group)
         self.inventory.group(group.key)
         for part in self.tree.entries(group.value, f"group {quote(group.key)}", depth):
@@ -185,6 +191,8 @@ class _YamlReader:
                     self.inventory.group(group.key).vars[entry.key] = self._setting(entry)
 
     def _part(self, part: Entry, depth: int) -> list[Entry]:
+        """Return the entries of a group's `hosts`, `children` or `vars`. Raises a FileError for a list, which Ansible
+        does not accept there."""
         node = part.value
         if part.key != "vars" and node.id == "sequence":
             example = "node1" if part.key == "hosts" else "gpu"
@@ -200,6 +208,8 @@ class _YamlReader:
         self.inventory.add_hosts(group, host.key, settings, line, column)
 
     def _setting(self, entry: Entry) -> HostSetting:
+        """Return the value of a variable. A value that can't be used gets a `problem`, which is an error only where it
+        would be used."""
         node = entry.value
         problem = ""
         if node.id != "scalar":
@@ -214,6 +224,7 @@ class _YamlReader:
             raise self.tree.error(group.key_node, f"{quote(group.key)} can't be a group's name")
 
     def _unknown_part(self, group: Entry, part: Entry) -> FileError:
+        """Return the error for a key that no group has."""
         if group.key == "_meta":
             return self.tree.error(
                 group.key_node,

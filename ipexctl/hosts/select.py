@@ -98,6 +98,8 @@ class _Index:
                 self.known.setdefault(word, set()).add(host.name)
 
     def find(self, part: str) -> set[str]:
+        """Return the names of the hosts that a part of the limit means: a group, a name, a node set or a glob. Raises a
+        UserError if a name of it fits nothing."""
         if part in self.known:
             return self.known[part]
         if part in _ALL:
@@ -124,6 +126,7 @@ class _Index:
         return set().union(*(names for word, names in self.known.items() if matches(word)))
 
     def _suggest(self, word: str) -> str:
+        """Return the fix for an unknown name: similar names, else all hosts and groups."""
         similar = get_close_matches(word, self.known, n=_MOST_SUGGESTIONS)
         if similar:
             return f"did you mean {' or '.join(similar)}?"
