@@ -185,7 +185,7 @@ class IgnoreRules:
         secret_files: frozenset[str] = frozenset(),
         tracked: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """`tracked` is called once a pattern of git's excludes something."""
+        """Hold the rules of one project. `tracked` is called once a pattern of git's excludes something."""
         self.outer = tuple(outer)
         self._tracked = cache(tracked)
         self._excludes = layer("", {"--exclude": excludes}) if excludes else None
