@@ -376,6 +376,8 @@ def _lines_of_cfg(text: str) -> tuple[str, ...]:
 
 
 def _of_setup_py(text: str, _: ReadText) -> dict[str, Any]:
+    """Return the fields of the declaration that setup.py tells: literal arguments of `setup()`, also of names and a
+    dict that the file assigns. A field whose value is computed is empty."""
     tree = parse(text.encode("utf-8", "surrogatepass")) or ast.Module([], [])
     assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
     bound = {getattr(target, "id", ""): node.value for node in assigned for target in node.targets}

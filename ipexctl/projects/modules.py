@@ -281,6 +281,8 @@ class _Walk:
         self._add(ImportedName(package, 0, (), 0), "", "")
 
     def follow_all(self) -> None:
+        """Read the project's modules that were reached, and follow their imports, until none is left or the limits are
+        reached."""
         while self._waiting:
             if len(self.files) >= _MOST_FILES or self._tokens >= _MOST_TOKENS_FOLLOWED:
                 self.notes.append(
@@ -304,6 +306,8 @@ class _Walk:
             self.follow(tree, name, package, is_script=False)
 
     def _add(self, imported: ImportedName, name: str, package: str) -> None:
+        """Take an imported module: as one of the project's own, whose file is read later, or as one that hosts must
+        have."""
         if imported.level:
             parts = package.split(".") if package else []
             above = parts[: len(parts) - imported.level + 1]
@@ -336,6 +340,8 @@ class _Walk:
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else os.fspath(path)
 
     def _add_own(self, dotted: str, imported: ImportedName, places: tuple[Path, ...], name: str) -> None:
+        """Find the files of an own module and of the names that are imported from it, package by package. A name that
+        no file has is missing, unless an `__init__.py` may make it when it runs."""
         parts = dotted.split(".")
         is_open, location = True, None  # a namespace package may have parts elsewhere, and makes no names itself
         for at, part in enumerate(parts):
@@ -385,6 +391,7 @@ class _Walk:
             self.missing.setdefault(module, Import(module, line, name))
 
     def _queue(self, path: Path, package: str) -> None:
+        """Let a file be read later, once; of a compiled module, only note the file."""
         if path in self._seen:
             return
         self._seen.add(path)

@@ -93,6 +93,8 @@ class _ReadFiles:
                     self._flags.add(names[-1])
 
     def read_by(self, call: ast.Call) -> Iterator[NamedCheckpoint]:
+        """Yield the checkpoints that a call reads. A file that only rank 0 reads is left out, because rank 0 sends it
+        to the others."""
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         files, inputs = dict[str, None](), dict[str, None]()
         for part in (*receiver, *call.args):
@@ -104,6 +106,8 @@ class _ReadFiles:
             yield NamedCheckpoint(file, tuple(inputs), guards)
 
     def _follow(self, part: ast.AST, files: dict[str, None], inputs: dict[str, None], depth: int) -> None:
+        """Add the files, and the options and variables that may name others, from which an expression gets its value.
+        Names are followed through `depth` assignments."""
         for node in ast.walk(part):
             text = _text(node)
             if text and _OF_CHECKPOINT.fullmatch(text):
@@ -122,7 +126,7 @@ class _ReadFiles:
                 self._follow(value, files, inputs, depth - 1)
 
     def _guards(self, call: ast.Call) -> Iterator[tuple[str, bool]]:
-        """Flags in the conditions around a call that are joined by `and`."""
+        """Yield the flags in the conditions around a call that are joined by `and`, and whether each must be set."""
         node: ast.AST = call
         while (above := self._above.get(node)) is not None:
             tests: list[ast.expr] = []
