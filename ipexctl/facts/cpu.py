@@ -202,7 +202,7 @@ class Cpu(NamedTuple):
 
 _AVX2: Final = frozenset({"avx2", "fma"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-"""Of these flags, a Xeon Phi has only avx512f."""
+"""A Xeon Phi has only avx512f of these flags."""
 _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
     "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512_bf16": _AVX512 | {"avx512_bf16"},

@@ -54,7 +54,7 @@ class HostFacts(HostResult):
     facts: Facts | None = None
     skew: Skew | None = None
     has_one_session: bool = False
-    """True if sshd opens one session per connection. Only if `tries_sessions` asked for it."""
+    """True if sshd opens one session per connection. Tried only if `tries_sessions` asks for it."""
     shell_seconds: float = 0.0
     """From the command to its first byte: mostly the start of the login shell."""
 

@@ -107,7 +107,7 @@ class RunsOnHost(NamedTuple):
 class HostSnapshot(NamedTuple):
     runs: RunsOnHost
     machine: str
-    """Equal for two names of one machine, in every call."""
+    """Text that is equal for two names of one machine, in every call."""
     uid: int | None = None
     clock: float | None = None
     programs: tuple[BusyProgram, ...] = ()

@@ -50,7 +50,7 @@ class Memory(NamedTuple):
     limit_left: int | None = None
     """What the cgroup's limits leave, less what is used and cannot be reclaimed; None as for `limit`."""
     high: int | None = None
-    """Above it, the kernel slows the cgroup's processes down (memory.high); None without such a limit."""
+    """Above this size, the kernel slows the cgroup's processes down (memory.high); None without such a limit."""
     swap: int | None = None
     hugepages_total: int | None = None
     hugepages_free: int | None = None

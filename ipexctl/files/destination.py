@@ -44,9 +44,10 @@ class MissingPart:
     have: int = 0
     """Bytes that are here already, if they are the host's."""
     known: str | None = None
-    """Hash of those bytes, which the host compares with its own (`file_sender.checksums`); None without bytes."""
+    """Hash of the bytes that are here, which the host compares with its own (`file_sender.checksums`); None if there
+    are none."""
     crc: int = 0
-    """CRC of those bytes."""
+    """CRC of the bytes that are here."""
     in_place: bool = False
     """True for bytes of the file itself, not of a temporary file."""
     is_new: bool = False

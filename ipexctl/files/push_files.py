@@ -90,7 +90,7 @@ class PushReport(Report[PushResult]):
 @dataclass(frozen=True, slots=True)
 class PushOptions:
     path: str
-    """Not in the home on the hosts, where no data may go."""
+    """A path on the hosts outside of the home of ipexctl, where no data may go."""
     force: bool = False
     dry_run: bool = False
     repos: str = ""

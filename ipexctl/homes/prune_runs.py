@@ -32,7 +32,7 @@ from ipexctl.remote.session import Session
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
 _REMOVED_VARIABLE: Final = "IPEXCTL_KEEP_GB"
-_RECORDS_LIVE_LONGER: Final = 3
+_RECORD_LIFETIMES: Final = 3
 """A registry record is small and is kept this many times as long as the run, so that `ps` can still list it."""
 
 
@@ -158,14 +158,14 @@ def prune_local(
         if record.id not in over and read_final_status(register.directory / record.id) is None:
             continue
         age = (now - record.started) / 86400
-        if age > keep.days * _RECORDS_LIVE_LONGER:
-            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORDS_LIVE_LONGER:g} days"))
+        if age > keep.days * _RECORD_LIFETIMES:
+            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORD_LIFETIMES:g} days"))
         elif sizes[record.id] and age > keep.days:
             gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days:g} days"))
         else:
             continue
         if not dry_run:
             remove_copy(register.directory, record.id)
-            if age > keep.days * _RECORDS_LIVE_LONGER:
+            if age > keep.days * _RECORD_LIFETIMES:
                 register.remove(record.id)
     return gone

@@ -55,7 +55,7 @@ class RunRecord:
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock; only shown, because the clock may have been wrong."""
     sequence: int = field(default=0, compare=False)
-    """Larger than that of every run saved before."""
+    """The number of the run. It is larger than the number of each run that was saved before."""
     nodes: tuple[Host, ...] = ()
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
@@ -65,7 +65,7 @@ class RunRecord:
     """Options that chose the hosts and the environment, for commands to type next."""
     typed: TypedCall = NOT_TYPED
     is_kept: bool = True
-    """False for a run that was found on its hosts: nothing of it is written here."""
+    """False for a run that was found on its hosts; nothing of such a run is written here."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -362,9 +362,9 @@ class FailedCall:
     fix: str = ""
     directory: str = ""
     sequence: int = field(default=0, metadata=PRIVATE)
-    """That of the last run before."""
+    """`sequence` of the last run before this call."""
     line: str = ""
-    """As typed, for the install that it lacked."""
+    """The line of `ipexctl run` as typed, if an install would let it run; else empty."""
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:

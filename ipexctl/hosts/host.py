@@ -140,7 +140,7 @@ class Host:
     """One machine of the cluster. None means the file sets no value, so the ssh config decides."""
 
     name: str
-    """As the user wrote it; used in every message and table."""
+    """The name as the user wrote it, which every message and table uses."""
     address: str
     user: str | None = None
     port: int | None = None

@@ -168,7 +168,7 @@ class HostRequest(NamedTuple):
 class Selection(NamedTuple):
     hosts: tuple[Host, ...]
     source: str
-    """For messages: `./hostfile`, `this machine alone`."""
+    """How messages name the source: `./hostfile`, `this machine alone`."""
     project_hostfile: Path | None = None
     """Set if the hostfile is not in the current directory."""
 

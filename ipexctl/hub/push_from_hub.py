@@ -45,7 +45,7 @@ from ipexctl.text import readable
 @dataclass(frozen=True, slots=True)
 class PushedRepo:
     word: str
-    """As in the command: `hf:org/model`."""
+    """The repository as in the command: `hf:org/model`."""
     commit: str
     files: int
     bytes: int

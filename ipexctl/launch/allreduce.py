@@ -20,10 +20,8 @@ Version = tuple[int, int]
 OLDEST_TORCH: Final[Version] = (2, 1)
 """With an older torch, the hooks of ranks exchange nothing."""
 OLDEST_OF_CALLS: Final = (2, 10)
-"""The first torch that tells a kernel in Python which reduction is asked for.
-
-Before it, only the gradients of DDP are taken.
-"""
+"""The first torch that tells a kernel in Python which reduction is asked for. With an older one, ranks take over only
+the gradients of DDP."""
 CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 """Collectives in shared memory, of any size, if all ranks share a host."""
 DDP: Final = ("ddp",)

@@ -18,7 +18,7 @@ from ipexctl.node.common.plan import Setting
 _OMNI_PATH: Final = "hfi1"
 """Beginning of the names of Omni-Path cards."""
 _ASKS_FIRST: Final = re.compile(r"MASTER_ADDR[\"']\s*(?:not\s+)?in\b")
-"""A script that looks whether MASTER_ADDR is set before it sets it."""
+"""Matches a script that looks whether MASTER_ADDR is set before it sets it."""
 _OWN_MASTER: Final = re.compile(
     r"^[^#\n]*(?:\[[\"']MASTER_ADDR[\"']\]\s*=\s*[\"']|init_method\s*=\s*[\"']tcp://)(?P<place>localhost|[\d.]+)[\"':]",
     re.MULTILINE,

@@ -257,7 +257,7 @@ class StatedBackend:
 
     backend: Backend
     source: str
-    """What asks for it, as in `--ddp_backend ccl`."""
+    """What asks for the backend, as in `--ddp_backend ccl`."""
     for_gloo: str
     """What to write to ask for gloo instead."""
     of_trainer: bool = False

@@ -465,7 +465,7 @@ SETTINGS: Final[tuple[Callable[[PlanDraft], Iterable[Setting]], ...]] = (
     rank_rules.settings,
     hub_settings.settings,
 )
-"""Variables of the ranks, before those of the user."""
+"""What yields the variables of the ranks, before the user's own are added."""
 Texts = tuple[Callable[[PlanDraft], Iterable[str]], ...]
 CHOICES: Final[Texts] = (
     lambda context: (f"ranks on each host: {context.distribution.reason}",),

@@ -44,7 +44,7 @@ class AccelerateConfig:
     ipex: bool | None = None
     """None if the file does not say: accelerate then uses IPEX if it is installed."""
     ipex_enabled: bool | None = None
-    """The same, in files that have this name for it."""
+    """The same as `ipex`, in files that have this name for it."""
     debug: bool = False
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""

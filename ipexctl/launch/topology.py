@@ -64,7 +64,7 @@ class Cores:
     cores: tuple[Core, ...] = ()
     """Empty if the cores of the host are not known."""
     count: int = 1
-    """Cores that can be busy at the same time. A quota may make it fewer than `cores`."""
+    """Cores that can be busy at the same time: fewer than `cores` under a quota."""
     limited: bool = False
     """True if a quota grants fewer cores. Other containers may then use the same cores."""
     left_out: int = 0

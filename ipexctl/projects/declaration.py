@@ -27,7 +27,8 @@ SETUP_PY: Final = "setup.py"
 FILES: Final = (PYPROJECT, SETUP_CFG, SETUP_PY)
 
 ReadText = Callable[[str], str]
-"""Path below the directory → its text; empty if there is no such file, or it does not count."""
+"""A function from a path below the directory to the text of that file; empty if there is no such file, or it does not
+count."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,99}[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99}")
@@ -42,7 +43,7 @@ FOR_DEVELOPERS: Final = re.compile(
     r"(?<![a-z])(dev|devel|development|docs?|tests?|testing|notebooks?|lint|linting|style|ci|build|tools?)(?![a-z])",
     re.IGNORECASE,
 )
-"""In the path of a list that nobody needs who only runs a project."""
+"""Words in the path of a list that only developers of the project need."""
 _MAX_ENTRIES: Final = 2000
 _DEPTH: Final = 5
 _BACKENDS: Final = ("setuptools", "hatch", "pdm", "poetry", "uv", "maturin")
@@ -65,14 +66,15 @@ class PackageDeclaration:
     file: str
     """The first of `FILES` that names the package, else the first that is there."""
     name: str = ""
-    """As it is written; empty if no file says it as a literal."""
+    """The name as it is written; empty if no file has it as a literal."""
     version: str = ""
     import_directories: tuple[str, ...] = ()
-    """As declared, relative to the directory, `.` for itself; empty if nothing is declared. They may lead anywhere."""
+    """Directories as declared, relative to the directory of the file, `.` for that one; empty if nothing is declared.
+    They may lead anywhere."""
     entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     """Group → name → `module:function`."""
     requires: tuple[str, ...] = ()
-    """As they are written, as far as the text shows them."""
+    """The requirements as they are written. What only the build computes is missing."""
     is_listed: bool = False
     """True if the text shows all of them; else only the build backend knows."""
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -80,7 +82,7 @@ class PackageDeclaration:
     extensions: tuple[str, ...] = ()
     """Dotted names of the modules that setup.py compiles, if they are literals."""
     members: tuple[str, ...] = ()
-    """Patterns of the members of a uv workspace, `!` before those that it leaves out."""
+    """Patterns of the members of a uv workspace. A pattern that excludes members begins with `!`."""
     is_workspace: bool = False
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Normalized name of a package → its path relative to this directory, or empty for a member of the workspace."""

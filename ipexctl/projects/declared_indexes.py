@@ -26,7 +26,7 @@ _PYPI: Final = "https://pypi.org/simple"
 _IN_TEXT: Final = re.compile(
     r"^(?:\s*(?:-i|-f|--(?:extra-)?index-url|--find-links)[\s=]\s*|source = \{ registry = \")([^\s\"]+)", re.MULTILINE
 )
-"""In a requirements file or uv.lock."""
+"""URLs in a requirements file or uv.lock."""
 _OF_PYTORCH: Final = frozenset({"torch", "torchaudio", "torchtext", "torchvision"})
 """The stack decides which builds of these are installed."""
 
@@ -37,7 +37,7 @@ class IndexBinding(NamedTuple):
     name: str
     """Normalized; one of pdm's `include_packages` may have wildcards."""
     url: str
-    """Empty if the project does not define the index, or the call does not name it."""
+    """URL of the index; empty if the project does not define the index, or the call does not name it."""
     label: str
     """The index in messages."""
     marker: str = ""
@@ -46,7 +46,7 @@ class IndexBinding(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ProjectIndexes:
     default: str = ""
-    """In place of PyPI."""
+    """The index in place of PyPI; empty for PyPI."""
     first: tuple[str, ...] = ()
     """Searched before the default index."""
     links: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ _MOST_DIRECTORIES: Final = 50
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
     directory: str
-    """With the declaration, relative to the root; `.` for the root."""
+    """The directory with the declaration, relative to the root; `.` for the root."""
     declaration: PackageDeclaration
     paths: tuple[str, ...]
     """Directories that ranks import from, relative to the root."""
@@ -57,7 +57,8 @@ class OwnPackage:
 class ProjectLayout:
     root: Path
     own: tuple[OwnPackage, ...] = ()
-    """Of the script's directory first, then those above it and those that they need of the workspace."""
+    """Packages of the script's directory first, then packages of the directories above it, then packages of the
+    workspace that these need."""
     is_workspace: bool = False
     members: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Normalized name of each declared package of the project → the file that has the name, relative to the root."""

@@ -31,7 +31,7 @@ _MOST_TOKENS_FOLLOWED: Final = 600_000
 _MOST_ENTRIES: Final = 2000
 _MOST_NAMES: Final = 100_000
 _NEEDED_BY: Final = {"torch.utils.tensorboard": "tensorboard"}
-"""Module of a package → another package's module that it imports, though its own package does not require that."""
+"""A module → a module of another package that it imports, which its own package does not require."""
 _ALL: Final = re.compile(rb"(?m)^__all__[ \t]*=")
 _LISTED: Final = re.compile(rb"glob|listdir|iter_modules|basename|modules")
 _LONGEST_ALL: Final = 300
@@ -44,7 +44,7 @@ class Import(NamedTuple):
     """Its top level, `torch` for `import torch.nn`; dotted below a namespace package of the project."""
     line: int
     file: str = ""
-    """The project's file that imports it; empty for the script."""
+    """The project's file with the import; empty for the script."""
 
 
 class ImportedName(NamedTuple):

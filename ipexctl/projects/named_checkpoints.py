@@ -27,7 +27,7 @@ class NamedCheckpoint(NamedTuple):
     inputs: tuple[str, ...] = ()
     """Variables and `--options` from which the script makes the path."""
     guards: tuple[tuple[str, bool], ...] = ()
-    """Flags under which it reads: with the flag, or without it."""
+    """Flags under which the script reads the file: with the flag (True), or without it."""
 
 
 def find_named_checkpoints(tree: ast.Module) -> tuple[NamedCheckpoint, ...]:

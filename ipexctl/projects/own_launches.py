@@ -28,7 +28,7 @@ _LAUNCHES: Final = re.compile(
 )
 """Functions of launchers that start ranks."""
 _LOOKS_FOR: Final = re.compile(r"(which|whereis|command -v|pip3?|pgrep|pkill|killall)\b")
-"""Programs that get a launcher's name and do not start it."""
+"""Programs that get the name of a launcher as an argument and do not start it."""
 _TARGET: Final = re.compile(
     r"(?:^|\s)(?:-m\s+(?!torch\.|accelerate\.)(?P<module>[A-Za-z_][\w.]*)|(?P<file>[\w./-]+\.py))(?=\s|$)"
 )
@@ -41,7 +41,7 @@ class LauncherCall(NamedTuple):
     file: Path
     line: int
     targets: tuple[str, ...]
-    """What it may be given to start: paths of scripts, and names of modules behind `-m `."""
+    """What the launcher may be given to start: paths of scripts, and names of modules behind `-m `."""
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:

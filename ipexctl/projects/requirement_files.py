@@ -71,17 +71,18 @@ class RequirementFiles(NamedTuple):
     """The files and names of what a project requires. Paths are relative to the project's root."""
 
     files: tuple[str, ...] = ()
-    """Those that `run --install` takes, the nearest to the script first."""
+    """Files that `run --install` takes, the nearest to the script first."""
     names: frozenset[str] = frozenset()
     """Normalized names of the packages in them, without the project's own."""
     pins: tuple[str, ...] = ()
-    """Those of one version, as in `peft==0.14`."""
+    """Packages of which the files require one version, as in `peft==0.14`."""
     optional: tuple[tuple[str, str], ...] = ()
-    """Normalized name of a package, and an extra, group or untaken file that has it, as an option: `--extra dev`."""
+    """Normalized name of a package, and the option that adds it: an extra, a group, or a file that is not taken by
+    default, as in `--extra dev`."""
     others: tuple[str, ...] = ()
     """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
     asked: tuple[str, ...] = ()
-    """Those of `files` that only a build backend can read."""
+    """Files among `files` that only a build backend can read."""
     notes: tuple[str, ...] = ()
     """Why files do not count."""
     stated: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import Final
 from ipexctl.projects.declaration import PYPROJECT
 
 MOST_ENTRIES: Final = 50_000
-"""Of directories, all patterns together."""
+"""How many entries of directories are read, for all patterns together."""
 
 
 def matches_member(patterns: Iterable[str], path: str) -> bool:

@@ -200,7 +200,7 @@ class Login:
         self._problems: list[str] = []
         """Why keys could not be offered."""
         self._allowed: list[str] = []
-        """Kinds of logins that the host allows, as it said at a refusal."""
+        """Kinds of logins that the host allows, as it says when it refuses one."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer keys until one is accepted.

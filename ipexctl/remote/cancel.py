@@ -109,7 +109,7 @@ class Deadline:
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
         self.before_answer = seconds
-        """The limit before `answered` changed it."""
+        """The limit, in seconds, before `answered` changed it."""
         self.is_of_silence = is_of_silence
         self.cancel = cancel or Cancel()
         self._lock = threading.Lock()

@@ -57,7 +57,7 @@ class ConnectOptions(NamedTuple):
     """Called for the first host that the ssh program reaches without being asked for, and for hosts that are slow."""
     transport: Transport = OVER_SSH
     timeout: float | None = None
-    """Of its sessions."""
+    """Seconds for each step on these sessions; None without --timeout."""
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for this call's own job."""
     stays_on: frozenset[str] = frozenset()

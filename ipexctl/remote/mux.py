@@ -24,7 +24,7 @@ _LONGEST_MESSAGE: Final = 1 << 18
 """Bytes of a message, as in OpenSSH."""
 _ANSWER: Final = 10.0
 NO_EXIT_CODE: Final = 255
-"""What ssh exits with if it got no exit code."""
+"""The exit code of ssh if it got none from the host."""
 _ERRORS: Final = (OSError, EOFError)
 
 
@@ -93,7 +93,7 @@ class MuxProcess:
     the master does not answer."""
 
     is_refused = False
-    """True if sshd opened no session for it."""
+    """True if sshd opened no session for the command."""
 
     def __init__(self, path: str, line: str, *, has_stdin: bool) -> None:
         self._code: int | None = None

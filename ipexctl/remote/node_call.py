@@ -133,7 +133,8 @@ import sys
 if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
 exec(sys.argv.pop(1))
 """
-"""An older Python must not parse the source, because it would report a syntax error."""
+"""Python source that checks the version first, because an older Python would report a syntax error in the module's
+source."""
 
 _FIND_PYTHON: Final = """\
 try() {{

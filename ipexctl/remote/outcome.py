@@ -148,7 +148,7 @@ class HostResult:
     host: Host
     status: HostStatus
     reason: str = ""
-    """Why it failed; else empty, or what was done."""
+    """Why the host failed; else empty, or what was done."""
     fix: str = ""
     seconds: float = 0.0
 

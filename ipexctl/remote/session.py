@@ -289,7 +289,7 @@ def ending(end: Callable[[], str]) -> Iterator[None]:
 
 
 RETRY_INTERVALS: Final = (0.05, 0.1, 0.2)
-"""Seconds between attempts to open a session if no other is open: sshd frees that of a finished command a moment
+"""Seconds between attempts to open a session if no other is open: sshd frees the session of a finished command a moment
 later."""
 MORE_SESSIONS: Final = "raise MaxSessions in its sshd_config, or its process limit"
 

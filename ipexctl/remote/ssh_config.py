@@ -52,7 +52,8 @@ _LONGEST_ANSWER = 1 << 20
 """Bytes. A config of a thousand identity files prints less than 100 kB."""
 _STOPS = (-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM)
 _UNSET = ("", "none", "no", "false", "1024", "2048")
-"""Values that need no ssh program: for RSA keys with fewer than 2048 bits, it is asked anyway."""
+"""Values that need no ssh program. The numbers are bits of RSA keys: shorter keys than 2048 bits are left to the ssh
+program anyway."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 _LINE = re.compile(r'\s*"?(\w+)"?\s*=?\s*(.*)')
 """A line of an ssh config: `Host n1`, `Host=n1` or `"Host" n1`."""

@@ -17,7 +17,7 @@ from ipexctl.file_reader import IGNORE_FILE, FileKind, NotRegularError, TooLarge
 from ipexctl.found_files import check_found
 
 _INDEX_FILE: Final = FileKind("an index of git", 16 << 20)
-"""Of some 150,000 files."""
+"""Enough for the index of some 150,000 files."""
 _STAT_AND_HASH: Final = 60
 _EXTENDED_FLAG: Final = 0x4000
 ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, NotRegularError)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.sync.git_pattern import GitPattern
 
 FILES: Final = (".gitignore", ".ipexctlignore")
-"""Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
+"""Files that are read in every directory. `.ipexctlignore` counts more than `.gitignore`."""
 
 _OF_GIT: Final = ("/.gitignore", "/info/exclude")
 
@@ -54,7 +54,7 @@ ALWAYS: Final = frozenset(
 ALWAYS_FILES: Final = frozenset({".git"})
 """A file in a git worktree or submodule."""
 OWN: Final = ".ipexctl"
-"""In the root: state of the tree on a node."""
+"""A directory in the root that holds the state of the tree on a node."""
 ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
 """A directory with one of these is a virtual environment, whatever its name."""
 
@@ -78,9 +78,10 @@ PRIVATE_KEY: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: 
 MOST_KEY_BYTES: Final = 100_000
 """Larger files are not searched for private keys."""
 CODE: Final = (".py", ".pyi", ".pyx", ".sh")
-"""Code may contain the first line of a key as a text, and a run needs code, so it is not searched for keys."""
+"""Suffixes of code, which is not searched for keys: code may contain the first line of a key as a text, and a run needs
+its code."""
 CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
-"""For other programs that copy a project; they leave out templates too."""
+"""Patterns for other programs that copy a project. They leave out templates too."""
 
 
 _DIRECTORY_ENDINGS: Final = tuple(f"/{name}" for name in CREDENTIAL_DIRECTORIES)
@@ -105,7 +106,7 @@ class Layer:
     the root: `+` and the root's path below that directory."""
     spec: GitIgnoreSpec
     git_patterns: int = 0
-    """Number of the patterns, which are the first, that are git's own: git keeps a file that it tracks."""
+    """How many of the first patterns are git's own. git keeps a file that it tracks, even if they exclude it."""
 
     def excludes(self, path: str, tracked: Callable[[], Container[str]] = tuple) -> bool | None:
         """True if the layer leaves the path out, False if it takes it in, None if it says nothing.

@@ -42,15 +42,16 @@ class SyncPlan(NamedTuple):
 
     generation: int
     whole: tuple[Host, ...]
-    """Hosts that have it."""
+    """Hosts that have this generation."""
     leaders: tuple[Host, ...]
-    """One host of each home that lacks it."""
+    """One host of each home that lacks this generation."""
     followers: tuple[tuple[Host, Host], ...]
-    """The other hosts, each with the host whose home it shares: a leader, or one that has it."""
+    """The other hosts. Each has beside it the host whose home it shares: a leader, or a host that has the
+    generation."""
     ended: tuple[str, ...]
     """Runs that ended, by the record on any host."""
     users: tuple[str, ...] = ()
-    """Runs that use the generations before it."""
+    """Runs that use earlier generations."""
 
 
 def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> SyncPlan:
@@ -141,7 +142,7 @@ class ProjectSync:
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreesReply] = {}
         self._calls: dict[str, TreeCall] = {}
-        """Of hosts that may still be asked for something."""
+        """The calls to hosts that may still be asked for something."""
         self._sent: dict[str, int] = {}
         """Host → bytes from this machine."""
         self.plan: SyncPlan | None = None

@@ -46,7 +46,7 @@ MAX_BYTES: Final = 1_000_000_000
 MAX_FILES: Final = 20_000
 _MOST_LARGE_ENTRIES: Final = 3
 _DOMINANT: Final = 0.8
-"""A directory is listed instead of its entries, unless one of them has this share of it."""
+"""A directory is listed as a whole, unless one of its entries has this share of it."""
 
 
 class ScannedEntry(NamedTuple):
@@ -89,7 +89,7 @@ class _Directory(NamedTuple):
     prefix: str
     layers: tuple[Layer, ...]
     reason: Reason | None = None
-    """Why it is left out, if an `--include` names something in it."""
+    """Why the directory is left out; it is scanned all the same if an `--include` names something in it."""
 
 
 def scan_project(

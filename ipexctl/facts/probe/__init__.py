@@ -28,7 +28,8 @@ _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.s
 _LOCK: Final = "ipexctl-host-lock"
 _IN_SPITE: Final = "ipexctl-host-pass"
 _WAIT: Final = "ipexctl-host-wait"
-"""runs.sh finds the processes that hold a host, start there in spite of its lock, or wait for it, by these names."""
+"""The names of three programs, by which runs.sh finds them: one holds a host, one starts a run in spite of the lock,
+one waits for the host."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")

@@ -49,11 +49,11 @@ class LineVariable(NamedTuple):
     """A variable before the command that torchrun or a tool would read for its ranks, such as `NNODES` or `RANK`."""
 
     text: str
-    """As typed: `NNODES=2`."""
+    """The variable as typed: `NNODES=2`."""
     target: str
-    """Field name of the option that it sets; empty if the variable is left out."""
+    """Field name of the option that the variable sets; empty if the variable is left out."""
     reason: str = ""
-    """Why the variable is left out; empty if it is not."""
+    """Why the variable is left out; empty if it is taken."""
 
 
 @dataclass(frozen=True, slots=True)

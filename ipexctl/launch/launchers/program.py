@@ -33,7 +33,7 @@ class Program(NamedTuple):
     argv: tuple[str, ...]
     """The script, module or command, with its arguments."""
     flags: tuple[str, ...] = ()
-    """Flags of Python, such as `-O`, without those that change nothing in a rank."""
+    """Flags of Python, such as `-O`. Flags that change nothing in a rank are left out."""
     python: str | None = None
     """Absolute path of Python if the command line has one; else None."""
     in_front: tuple[str, ...] = ()
