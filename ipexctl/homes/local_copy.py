@@ -177,7 +177,7 @@ class ReadCopy:
 
 
 def read_copy(directory: Path) -> ReadCopy | None:
-    """Return the copy; None if the run was never followed from this machine."""
+    """Return the copy of a run; None if the run was never followed from this machine, or its status is damaged."""
     path = directory / "status.json"
     try:
         seen = path.stat().st_mtime

@@ -83,8 +83,8 @@ def starting_runs(directory: Path) -> tuple[str, ...]:
 
 
 def _is_abandoned(marker: Path) -> bool:
-    """Return True if the process that started the run is gone; False if it is on another machine, where we can't see
-    it."""
+    """Return True if the process that started the run is gone. False if it is on another machine, where we can't see
+    it, or if the marker can't be read."""
     try:
         process = decode(ProcessIdentity, read_json_file(marker), "the file")
     except (OSError, ValueError):

@@ -376,8 +376,8 @@ def save_failed_call(directory: Path, failed: FailedCall) -> None:
 
 
 def lacking_line(directory: str) -> str:
-    """Return the line of `ipexctl run` that was typed last in this project and started nothing; empty if there is
-    none."""
+    """Return the last line of `ipexctl run` that an install would let run, if it was typed in this directory and no run
+    has begun since; else empty."""
     registry = RunRegistry()
     failed = read_failed_call(registry.directory)
     is_last = failed is not None and failed.directory == directory and failed.sequence == registry.last_sequence()

@@ -189,8 +189,8 @@ T = TypeVar("T", bound="Hashable")
 
 
 def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
-    """Return the path of the ipexctl home: absolute, or `~/…`, relative to the account's home directory on each
-    node."""
+    """Return the path of the ipexctl home: absolute, or `~/…`, relative to the account's home directory on each node.
+    Raises a UserError for a path that can be none."""
     text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
     if not text:
         return DEFAULT_HOME

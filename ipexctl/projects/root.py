@@ -97,7 +97,8 @@ def _linked_modules(root: Path) -> Iterator[Path]:
 
 
 def _widened(root: Path, inside: Path, above: Sequence[Path]) -> Path:
-    """Return the nearest directory above the root that contains `inside`, or the declared one that contains both."""
+    """Return the nearest directory from the root upward that contains `inside` and a marker file, such as .git; without
+    one, the nearest that contains `inside`, or the root if none does."""
     wide = [path for path in above[above.index(root) :] if inside.is_relative_to(path)]
     return next((path for path in wide if is_marked(path)), wide[0] if wide else root)
 

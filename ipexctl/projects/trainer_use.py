@@ -52,7 +52,7 @@ _LAST_CHECKPOINT: Final = "get_last_checkpoint"
 
 
 def find_resume_call(tree: ast.Module) -> ResumeFlag | None:
-    """Return the script's call of `get_last_checkpoint` of transformers; None if it has none, or mends the Trainer's
-    resume itself."""
+    """Return how a script resumes that uses `get_last_checkpoint` of transformers; None if it does not, or if it mends
+    the Trainer's resume itself."""
     names = {name for node in ast.walk(tree) for name in _names(node)}
     return ResumeFlag(_LAST_CHECKPOINT) if _LAST_CHECKPOINT in names and "register_package" not in names else None

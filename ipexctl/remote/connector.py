@@ -57,7 +57,7 @@ class ConnectOptions(NamedTuple):
     """Called for the first host that the ssh program reaches without being asked for, and for hosts that are slow."""
     transport: Transport = OVER_SSH
     timeout: float | None = None
-    """Seconds for each step on these sessions; None without --timeout."""
+    """As `Session.timeout`, for the sessions that are opened."""
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for this call's own job."""
     stays_on: frozenset[str] = frozenset()
@@ -303,7 +303,7 @@ class OpenHosts:
     options: CallOptions = NO_OPTIONS
 
     def only(self, hosts: Iterable[Host]) -> OpenHosts:
-        """Return the same for a step on these hosts only."""
+        """Return these hosts with the same sessions and options, for a step on them only."""
         return replace(self, hosts=tuple(hosts))
 
     def warm(self) -> None:

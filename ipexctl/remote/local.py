@@ -102,7 +102,8 @@ def follow(
     wakeup: Wakeup,
     current: Callable[[], Deadline],
 ) -> CommandEnd:
-    """Forward the output of a program until it ends. `current`: returns the deadline that holds now."""
+    """Forward the output of a program until it and both streams have ended. `current`: returns the deadline that holds
+    now. Raises a Cancelled or a TimedOut."""
     assert process.stdout is not None
     assert process.stderr is not None
     names: dict[int, StreamName] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}

@@ -146,7 +146,7 @@ class SshMasters:
             self._keeper.wait()
 
     def _has_users_master(self, endpoint: Endpoint) -> bool:
-        """Return True if the user has an open master to the host and chose no policy for host keys: nobody knows under
+        """Return True if the user has an open master to the host and --host-keys asks for no check: nobody knows under
         which policy that master checked the key."""
         return self._policy in (None, "off") and bool(endpoint.control_path) and mux.is_alive(endpoint.control_path)
 

@@ -241,7 +241,7 @@ class _HostGroup:
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """Return the settings for `other`; None if a setting other than `hostname` contains `name`."""
+    """Return the settings for the name `other`; None if more than `hostname` depends on the name, or may do so."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):

@@ -239,8 +239,8 @@ class ProjectSync:
         self._to_leaders([host for host, reason in left if not self._end_whole(host, reason)])
 
     def _guess_missing(self, host: Host, number: int) -> set[str]:
-        """Return the contents that a host lacks, by cached manifests of its trees. The host answers if it lacks
-        more."""
+        """Return the contents that a host lacks, by cached manifests of its trees; none if a manifest is not cached.
+        The host answers if it lacks more."""
         wanted = set(self.project.manifest.files)
         for generation in self.answers[host.name].generations:
             if not generation.digest:
