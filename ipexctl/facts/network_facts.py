@@ -249,8 +249,8 @@ _OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|t
 
 
 def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
-    """Return the kind of an interface by the kernel's attributes, or by its name if they don't suffice: to the kernel,
-    docker's interface is just a bridge."""
+    """Return the kind of an interface. Names of docker, libvirt and veth decide first, because to the kernel docker's
+    interface is just a bridge; then the kernel's attributes, then other names."""
     if _OF_DOCKER.fullmatch(name):
         return "docker"
     if name.startswith("virbr"):

@@ -23,7 +23,8 @@ _ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumblewee
 
 
 def package_command(system: System, apt: str, dnf: str, zypper: str) -> str:
-    """Return the command that installs a package; for an unknown distribution, its package name is Debian's."""
+    """Return the fix that installs a package. For an unknown distribution, it has no command and names Debian's
+    package."""
     distro = system.distro_id
     if distro in _APT:
         return Fix(f"as root: `apt-get install -y {apt}`")

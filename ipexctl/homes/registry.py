@@ -369,7 +369,7 @@ class FailedCall:
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
     """Keep a call of `run` that started nothing. If the directory can't be written, nothing is raised, because only
-    `why` reads the file."""
+    advice of `why` and `install` depends on the file."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)

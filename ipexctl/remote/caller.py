@@ -22,8 +22,8 @@ _MACHINE_ID: Final = "/etc/machine-id"
 
 
 def caller_here() -> RunBy:
-    """Return the caller. `RunBy.records` tells callers apart: it stays the same if the account or the machine is
-    renamed.
+    """Return the caller. `RunBy.records` tells callers apart: it stays the same if the machine is renamed, and differs
+    for another state directory, such as another $HOME's.
 
     Without a machine id, as on a Mac, a machine that is renamed counts as another caller.
     """
