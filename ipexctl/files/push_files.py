@@ -47,7 +47,7 @@ from ipexctl.text import format_count, readable
 STORE: Final = "store"
 """Directory for contents in the push's own directory on a host."""
 _NAMES_SHOWN: Final = 3
-_LARGE: Final = 1 << 28
+_LARGE_SOURCE: Final = 1 << 28
 """Bytes of a SRC that take longer to read than a question to the hosts."""
 
 
@@ -127,7 +127,7 @@ class Push:
 
         A smaller SRC is read as fast as they would answer, so they are not asked.
         """
-        if self.source.manifest.size >= _LARGE:
+        if self.source.manifest.size >= _LARGE_SOURCE:
             for done in self.opened.each(lambda host, session: self._inspect(host, session, quick=True)):
                 if done.error is not None:
                     self._fail(done.host, done.error)

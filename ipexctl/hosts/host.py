@@ -22,7 +22,7 @@ from ipexctl.text import printable
 Value = TypeVar("Value")
 MAX_NAME: Final = 253
 MAX_PORT: Final = 65_535
-_CLIP: Final = 60
+_LONGEST_QUOTE: Final = 60
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 IPV4: Final = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -55,7 +55,7 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
 def quote(text: str) -> str:
     """Return a value for a sentence: on one line, and cut if it is long."""
     shown = printable(text)
-    return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
+    return f"'{shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…'}'"
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:

@@ -20,7 +20,7 @@ from ipexctl.hosts.source import SourceFile
 MAX_DEPTH: Final = 100
 # Limit for expanded aliases: a multiple of the file's size, plus a constant for small files. A value counts 1, plus 1
 # for each 8 characters of text, because aliases of one long text take as much as a long list.
-_GROWTH: Final = 10
+_SIZE_MULTIPLE: Final = 10
 _FREE_NODES: Final = 100_000
 _CHARACTERS_A_NODE: Final = 8
 
@@ -150,7 +150,7 @@ class YamlTree:
         """Raise a MarkedYAMLError if the text is nested too deep."""
         # Count depth from parse events: composing recurses, and the C version would crash the process.
         depth = 0
-        self._max_values += _GROWTH * len(text) // _CHARACTERS_A_NODE
+        self._max_values += _SIZE_MULTIPLE * len(text) // _CHARACTERS_A_NODE
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1

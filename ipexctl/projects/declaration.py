@@ -45,7 +45,7 @@ FOR_DEVELOPERS: Final = re.compile(
 )
 """Words in the path of a list that only developers of the project need."""
 _MAX_ENTRIES: Final = 2000
-_DEPTH: Final = 5
+_DEEPEST_TABLE: Final = 5
 _BACKENDS: Final = ("setuptools", "hatch", "pdm", "poetry", "uv", "maturin")
 """Tables of [tool] that say where the modules are."""
 _DIRECTORY: Final = frozenset({"where", "package-dir", "module-root", "python-source"})
@@ -301,7 +301,7 @@ def _directories_in(values: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
             yield from (posixpath.dirname(posixpath.normpath(package)) for package in texts(value) if "/" in package)
             tables = (entry for entry in value if isinstance(entry, Mapping) and "include" in entry)
             yield from (str(entry.get("from", ".")) for entry in tables)
-        elif isinstance(value, Mapping) and depth < _DEPTH:
+        elif isinstance(value, Mapping) and depth < _DEEPEST_TABLE:
             yield from _directories_in(value, depth + 1)
 
 

@@ -18,7 +18,7 @@ _OF_CHECKPOINT: Final = re.compile(r"(?=.*[^*/.].*\.)[^\n]{1,200}\.(?:pt|pth|ckp
 _RANK_0: Final = re.compile(r"(?i)rank\b.* == 0$")
 _OF_RANK_0: Final = "rank 0"
 _MOST_CHECKPOINTS: Final = 20
-_DEPTH: Final = 6
+_MOST_ASSIGNMENTS: Final = 6
 
 
 class NamedCheckpoint(NamedTuple):
@@ -98,7 +98,7 @@ class _ReadFiles:
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         files, inputs = dict[str, None](), dict[str, None]()
         for part in (*receiver, *call.args):
-            self._follow(part, files, inputs, _DEPTH)
+            self._follow(part, files, inputs, _MOST_ASSIGNMENTS)
         guards = tuple(dict.fromkeys(self._guards(call)))
         if (_OF_RANK_0, True) in guards:  # which sends it to the others
             return

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ipexctl.file_reader import SOURCE, read_or_empty
 from ipexctl.projects.modules import find_module, names_imported_by, parse
 
-_LAUNCH: Final = re.compile(
+_LAUNCHER_TEXT: Final = re.compile(
     r"(?<![\w.])(torchrun|torch\.distributed\.(?:run|launch)|accelerate[ .]launch|accelerate\.commands\.launch)\b"
 )
 _MAKES_LAUNCHERS: Final = frozenset(("FORCE_TORCHRUN", "NPROC_PER_NODE"))
@@ -22,7 +22,7 @@ _STARTS_PROCESS: Final = re.compile(
     r"subprocess\.(run|call|Popen|check_call|check_output|getoutput|getstatusoutput)|os\.(system|popen|exec\w+|spawn\w+)"
     r"|os\.posix_spawnp?|asyncio\.create_subprocess_(exec|shell)"
 )
-_LAUNCHES: Final = re.compile(
+_LAUNCHER_FUNCTION: Final = re.compile(
     r"torch\.distributed\.(run|launch)\.(main|run)|torch\.distributed\.launcher\.(api\.)?elastic_launch"
     r"|accelerate\.commands\.launch\.(main|launch_command|multi_gpu_launcher|simple_launcher)"
 )
@@ -100,10 +100,10 @@ def _launch_in(tree: ast.Module, file: Path, helpers: Collection[str]) -> Launch
         if not isinstance(node, ast.Call):
             continue
         dotted = _dotted(node.func, names)
-        texts = [dotted] if _LAUNCHES.fullmatch(dotted) else []
+        texts = [dotted] if _LAUNCHER_FUNCTION.fullmatch(dotted) else []
         if _STARTS_PROCESS.fullmatch(dotted) or dotted.rpartition(".")[2] in helpers:
             texts = list(_texts_reached([*node.args, *(word.value for word in node.keywords)], values))
-        if match := next((match for text in texts if (match := _LAUNCH.search(text))), None):
+        if match := next((match for text in texts if (match := _LAUNCHER_TEXT.search(text))), None):
             targets = (target[2] or f"-m {target[1]}" for text in texts for target in _TARGET.finditer(text))
             launcher = "accelerate launch" if "accelerate" in match[1] else "torchrun"
             return LauncherCall(launcher, file, node.lineno, tuple(targets))

@@ -31,7 +31,7 @@ from ipexctl.text import home_directory
 _POLL_INTERVAL = 0.02
 """Seconds between checks for the exit of a command with closed streams."""
 
-_READ = 1 << 18
+_READ_SIZE = 1 << 18
 
 
 class LocalSession(Session):
@@ -122,7 +122,7 @@ def follow(
             for key, _ in selector.select((overtime or deadline).left(None if names else _POLL_INTERVAL)):
                 if key.fd not in names:
                     continue
-                if data := os.read(key.fd, _READ):
+                if data := os.read(key.fd, _READ_SIZE):
                     sink(names[key.fd], data)
                 else:
                     selector.unregister(key.fd)

@@ -25,7 +25,7 @@ _LONGEST_MESSAGE: Final = 1 << 18
 _ANSWER: Final = 10.0
 NO_EXIT_CODE: Final = 255
 """The exit code of ssh if it got none from the host."""
-_ERRORS: Final = (OSError, EOFError)
+_MUX_ERRORS: Final = (OSError, EOFError)
 
 
 def _packed(*fields: int | str) -> bytes:
@@ -70,7 +70,7 @@ class _Connection:
 
 def is_alive(path: str) -> bool:
     """Return True if a master of this account or of root answers at the path."""
-    with contextlib.suppress(*_ERRORS):
+    with contextlib.suppress(*_MUX_ERRORS):
         connection = _Connection(path)
         with connection.socket:
             connection.socket.sendall(_packed(_ALIVE_CHECK, 0))
@@ -80,7 +80,7 @@ def is_alive(path: str) -> bool:
 
 def end(path: str) -> None:
     """End the master with all its commands, and wait until it is gone."""
-    with contextlib.suppress(*_ERRORS):
+    with contextlib.suppress(*_MUX_ERRORS):
         connection = _Connection(path)
         with connection.socket:
             connection.socket.sendall(_packed(_TERMINATE, 0))
@@ -127,7 +127,7 @@ class MuxProcess:
                 message = self._connection.receive()
             except BlockingIOError:
                 return None
-            except _ERRORS:
+            except _MUX_ERRORS:
                 message = ()
             kind = message[0] if len(message) == 3 else None
             if kind == _OPENED and self._session is None:

@@ -87,7 +87,7 @@ _KEX_LINES: Final = 4
 """Key exchange, host key, and each direction."""
 _NOT_ADDED: Final = re.compile(r"^Failed to add the host to the list of known hosts \((.+)\)", re.MULTILINE)
 _NO_CONNECTION: Final = re.compile(r"^ssh: connect to host \S+ port \d+: (.+?)\r?$", re.MULTILINE)
-_ERRORS: Final = {"Connection refused": ConnectionRefusedError, "Connection timed out": TimeoutError}
+_CONNECT_ERRORS: Final = {"Connection refused": ConnectionRefusedError, "Connection timed out": TimeoutError}
 
 
 class MuxMaster(NamedTuple):
@@ -292,7 +292,9 @@ class SshMasters:
             except Unreachable as error:
                 return error
         if endpoint and not proxy and (problems := _NO_CONNECTION.findall(stderr)):
-            return connection_refusal(_ERRORS.get(problems[-1], OSError)(0, problems[-1]), endpoint.port, deadline)
+            return connection_refusal(
+                _CONNECT_ERRORS.get(problems[-1], OSError)(0, problems[-1]), endpoint.port, deadline
+            )
         only = f" (the ssh config has {', '.join(endpoint.only_ssh)})" if endpoint and endpoint.only_ssh else ""
         if "Host key verification failed" in stderr:
             return Unreachable(lines[-2:][0] + only, "do not connect; ask the administrator of that machine")

@@ -15,7 +15,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import MAX_OUTPUT, endless_output
 
 Value = TypeVar("Value")
-_MOST_SHOWN: Final = 120
+_LONGEST_TEXT_SHOWN: Final = 120
 _CREDENTIALS: Final = re.compile(r"//[^/@\s\"]*@")
 
 
@@ -23,9 +23,9 @@ class MalformedReply(HostError):
     def __init__(self, problem: str, answer: str) -> None:
         lines = (line.strip() for line in answer.splitlines())
         first = next(filter(None, lines), "")
-        shown = first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}…"
+        shown = first if len(first) <= _LONGEST_TEXT_SHOWN else f"{first[:_LONGEST_TEXT_SHOWN]}…"
         super().__init__(
-            f"its reply can't be read ({problem[:_MOST_SHOWN]}): {shown}",
+            f"its reply can't be read ({problem[:_LONGEST_TEXT_SHOWN]}): {shown}",
             "run the same command again with -vv, and check whether a login script there prints something",
         )
 

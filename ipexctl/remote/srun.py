@@ -58,7 +58,7 @@ from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, ending, timeout_error
 
-_MOST_PORTS: Final = (1 << 16) - 1
+_HIGHEST_PORT: Final = (1 << 16) - 1
 _MOST_PORTS_TRIED: Final = 200
 """Number of ports to try."""
 _MAX_EVENT: Final = 1 << 16
@@ -66,7 +66,7 @@ _MAX_EVENTS: Final = 100
 """Limit on a step's unread events; a command has two."""
 _CLOSE_TIME: Final = 5.0
 _SILENCE: Final = (15, 5, 3, 30)
-_READ: Final = 1 << 18
+_READ_SIZE: Final = 1 << 18
 _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
 """Variables with which a node finds the agent's Python."""
 _CONNECTION_ERRORS: Final = (OSError, FrameError)
@@ -164,7 +164,7 @@ def srun_ports() -> range | None:
 def read_port_range(config: str) -> range | None:
     """Return SrunPortRange from `scontrol show config`; None if any port is allowed, which is `0-0`."""
     match = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
-    if match is None or not 0 < int(match[1]) <= int(match[2]) <= _MOST_PORTS:
+    if match is None or not 0 < int(match[1]) <= int(match[2]) <= _HIGHEST_PORT:
         return None
     return range(int(match[1]), int(match[2]) + 1)
 
@@ -448,7 +448,7 @@ class SrunSession(Session):
                 if not any(key.fileobj is conn for key, _ in ready):
                     continue
                 try:
-                    data = conn.recv(_READ)
+                    data = conn.recv(_READ_SIZE)
                     frames = list(reader.feed(data))
                 except _CONNECTION_ERRORS:
                     data, frames = b"", []

@@ -42,7 +42,7 @@ from ipexctl.remote.session import (
 )
 from ipexctl.remote.tcp import DialedSocket
 
-_READ: Final = 1 << 20
+_READ_SIZE: Final = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -249,7 +249,7 @@ def _received(receive: Callable[[int], bytes]) -> bytes:
     """Return what `receive` reads. Raises an Unreachable if the connection is gone; reading may be the first to see
     that, because it also sends to open the window again."""
     try:
-        return receive(_READ)
+        return receive(_READ_SIZE)
     except _CONNECTION_ERRORS as error:
         raise connection_lost(error) from None
 

@@ -87,7 +87,7 @@ def _has(answer: TreesReply, number: int) -> bool:
 
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host because going through one host costs a round trip."""
-_ROUNDS: Final = 4
+_MOST_ROUNDS: Final = 4
 """Times that a host may answer that files are missing: usually once, without a cached manifest."""
 
 
@@ -300,7 +300,7 @@ class ProjectSync:
         """Let the host change its tree, and send what it still lacks, in a few rounds at most. Raises a HostError if a
         run has begun to use the tree, or if contents are still missing."""
         began = time.monotonic()
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_ROUNDS):
             reply, count = self._calls[host.name].put(self.request, self._generation, contents, parcels)
             self._sent[host.name] += count
             if not reply.need:
