@@ -164,7 +164,7 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
     places: dict[tuple[int, str], WaitingCall] = {}
     for program in sorted(
         waiting, key=lambda program: (program.start, program.pid)
-    ):  # a shell forks: its first process
+    ):  # a shell forks, so its first process counts
         times = _time(boot, program.start), _end(boot, program)
         waiting_call = WaitingCall(
             program.run, program.uid, owners[program.uid], *times, calls.get(program.pid, NO_DETAILS)

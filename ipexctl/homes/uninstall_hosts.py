@@ -224,7 +224,7 @@ def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = Fals
         opened.hosts, opened.options.hosts, opened.home, with_results=options.with_results
     )
     if dry_run and any(result.has_failed for result in state.results.values()):
-        left = ()  # the lines that would remove it repeat a call that failed, maybe by its --home
+        left = ()  # their fixes would repeat the options of a call that failed, maybe because of its --home
     control = UninstallResult(CONTROL_MACHINE, "changed" if removable else "ok", found=removable, left=left)
     report = state.report(control, is_survey=True)
     return replace(report, obstacles=obstacles)
@@ -241,7 +241,7 @@ def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
         state.call_agent("remove_data", [host for host, leader in state.leaders().items() if host != leader])
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
     if any(result.has_failed for result in state.results.values()):
-        # The call itself may be wrong, by its --home, so it is not proposed again.
+        # The call is not proposed again, because its --home may be wrong.
         control = replace(listed.control, status="failed", reason="not done, because hosts failed")
         return state.report(control, is_survey=False)
     remove_control_files(opened.hosts, opened.home, with_results=options.with_results)

@@ -24,7 +24,7 @@ from ipexctl.hosts.source import SourceFile, proxy_argument, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
 
 Value = TypeVar("Value")
-# Newest name first: it wins if a host has both.
+# The newest name comes first, and counts if a host has both.
 _ADDRESS: Final = ("ansible_host", "ansible_ssh_host")
 _USER: Final = ("ansible_user", "ansible_ssh_user")
 _PORT: Final = ("ansible_port", "ansible_ssh_port")

@@ -214,7 +214,7 @@ def notes(draft: PlanDraft) -> Iterator[str]:
     for rule in RULES:
         option, choice = rule.option, draft.plan.choice(rule.option)
         mode = mode_asked(run_options, option)
-        if not mode or choice.reason == "one-rank":  # it has nobody to exchange with, and loses nothing
+        if not mode or choice.reason == "one-rank":  # a single rank has nobody to exchange with, and loses nothing
             continue
         sentence = rule.sentences.get(choice.reason)
         if sentence is not None and choice.hosts:

@@ -392,7 +392,7 @@ def _of_setup_py(text: str, _: ReadText) -> dict[str, Any]:
     values: dict[str, Any] = {}
     names_used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     for keyword in keywords:
-        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # it is computed
+        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # the value is computed
             values[str(keyword.arg)] = None
             values[str(keyword.arg)] = ast.literal_eval(bound.get(getattr(keyword.value, "id", None), keyword.value))
     source = next((keyword.value for keyword in keywords if keyword.arg == "install_requires"), None)

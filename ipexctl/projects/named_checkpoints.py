@@ -100,7 +100,7 @@ class _ReadFiles:
         for part in (*receiver, *call.args):
             self._follow(part, files, inputs, _MOST_ASSIGNMENTS)
         guards = tuple(dict.fromkeys(self._guards(call)))
-        if (_OF_RANK_0, True) in guards:  # which sends it to the others
+        if (_OF_RANK_0, True) in guards:  # rank 0 sends the checkpoint to the others
             return
         for file in files:
             yield NamedCheckpoint(file, tuple(inputs), guards)

@@ -224,7 +224,9 @@ class _Clock:
             while True:
                 for entry in [entry for entry in self._watched if entry[0].over]:
                     with suppress(RuntimeError):  # no thread can be started now: retry at the next check
-                        threading.Thread(target=entry[1], name="close", daemon=True).start()  # it may wait for the peer
+                        threading.Thread(
+                            target=entry[1], name="close", daemon=True
+                        ).start()  # closing may wait for the peer
                         self._watched.remove(entry)
                 # A deadline that was paused or restarted is still watched.
                 left = min((deadline.left() or 0.0 for deadline, _ in self._watched), default=_LONGEST_WAIT)

@@ -265,7 +265,7 @@ def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
     try:
         return parse(decode_text(read_regular(path, KNOWN_HOSTS), errors="replace"), str(path))
     except (FileNotFoundError, NotRegularError, IsADirectoryError):
-        return ()  # there are none
+        return ()  # no entries
     except OSError as error:
         raise Unreachable(
             f"{path} can't be read: {error.strerror}",

@@ -140,7 +140,7 @@ def _end_processes(process: subprocess.Popen[bytes]) -> None:
         try:
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10)
         except subprocess.TimeoutExpired:
-            if process.poll() is None:  # its pid is not reused yet
+            if process.poll() is None:  # so its pid is not reused yet
                 os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1)
@@ -165,7 +165,7 @@ def _is_own_address(address: str) -> bool:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return False  # a name: the ssh config may map it to any host
+        return False  # the ssh config may map a name to any host
     return source_towards(str(parsed)) == str(parsed)
 
 

@@ -44,7 +44,7 @@ class _Connection:
         try:
             self.socket.settimeout(_ANSWER)
             self.socket.connect(path)
-            if peer_account(self.socket) not in (os.getuid(), 0):  # it would get the command and its stdin
+            if peer_account(self.socket) not in (os.getuid(), 0):  # the owner would get the command and its stdin
                 raise OSError(f"{path} is the socket of another account")
             self.socket.sendall(_packed(_HELLO, _VERSION))
             if self.receive()[:2] != (_HELLO, _VERSION):

@@ -165,7 +165,7 @@ class SshMasters:
             is_first = bastion is None or _is_over(bastion)
             if bastion is None or is_first:
                 bastion = self._bastions[arguments] = Future()
-        with deadline.paused():  # it may ask the user for a second factor
+        with deadline.paused():  # the login may ask the user for a second factor
             if is_first:
                 try:
                     bastion.set_result(self._to_bastion(arguments, deadline))
@@ -221,7 +221,7 @@ class SshMasters:
                         adding = self._adding.setdefault(endpoint.key_name, threading.Lock())
                     held.enter_context(adding)
                     self._host_keys.read_again()
-                    for key in new_key:  # another host of that name may have added its own
+                    for key in new_key:  # a login to a host of that name may have added the key meanwhile
                         with contextlib.suppress(UnknownKey):
                             self._host_keys.check(endpoint, *key)
                     for file in endpoint.known_hosts[:1]:

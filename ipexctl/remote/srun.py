@@ -481,7 +481,7 @@ class SrunSession(Session):
         with contextlib.suppress(OSError, ValueError):
             assert self._srun.stdin is not None
             self._srun.stdin.close()
-        if self._stays:  # it ends by itself when no daemon is left
+        if self._stays:  # the step ends when no daemon is left
             return
         try:
             self._srun.wait(_CLOSE_TIME)

@@ -182,7 +182,7 @@ class SshSession(Session):
         deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP if of.has_started else CANCEL_GRACE)
         call = LoginCommand(Command(end_session_script(of.session_id), "end"), output.sink, deadline)
         with contextlib.suppress(HostError):
-            if of.session_id is None:  # then the script ends the other processes of this connection
+            if of.session_id is None:  # the script then ends the other processes of this connection
                 channel = self._open_channel(its_channel.get_transport(), call.line, deadline)
             else:
                 channel = self._start(call.line, deadline)

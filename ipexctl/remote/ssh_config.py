@@ -130,7 +130,7 @@ class Resolver:
         argv = ["ssh", *ssh_options(host), "-G", "--", host.address]
         try:
             code, out, err = _run(argv, timeout)
-            if code in _STOPS:  # the signal that stops this call also met ssh, before it had its own session
+            if code in _STOPS:  # the signal that stops this call also hit ssh, before ssh had a session of its own
                 code, out, err = _run(argv, timeout)
         except _TooLongError:
             raise Unreachable(f"`ssh -G` printed more than {_LONGEST_ANSWER >> 20} MB", _try_ssh_g(host)) from None

@@ -347,7 +347,7 @@ class _Reader:
             self._variable(name, value, option)
         elif name in self._environ:
             self._set(f"${name}", Export(name, option, None), option)
-        else:  # Open MPI, too, warns and goes on
+        else:  # Open MPI also warns and goes on
             self._typed["unset"].append(source)
 
     def _variable(self, name: str, value: str, source: str) -> None:
