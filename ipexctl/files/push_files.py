@@ -1,4 +1,4 @@
-"""`ipexctl push`: copy a file or a directory to the same path of every host, also of hosts without ipexctl.
+"""Copy a file or a directory to the same path of every host: `ipexctl push`. Hosts need no ipexctl.
 
 1. Each host compares its path with the list of SRC (`node/files/push.py`). Without `force`, a host with other content
    is refused and gets nothing.

@@ -261,7 +261,7 @@ class StatedBackend:
     for_gloo: str
     """What to write to ask for gloo instead."""
     of_trainer: bool = False
-    """True if it is an argument of the Trainer, which newer versions of transformers refuse."""
+    """True if an argument of the Trainer asks for the backend, which newer versions of transformers refuse."""
 
 
 def stated_by(spec: RunSpec) -> StatedBackend | None:
