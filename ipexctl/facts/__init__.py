@@ -1,4 +1,5 @@
-"""Facts about hosts: one probe in one round trip gives one frozen `Facts` value per host.
+"""Get facts about hosts: one probe in one round trip gives one frozen `Facts` value per host.
 
-In: the output of a probe in sh. Out: `Facts`, None for what is unknown. Never changes a host or needs its Python.
+Input is the output of a probe in sh; output is `Facts`, where None means unknown. The probe never changes a host and
+does not need Python there.
 """

@@ -1,6 +1,6 @@
-"""A host's processors: usable cores, NUMA nodes, tier, and the parser for the probe's lines about them. Pure. `allowed`
-combines affinity, cpuset and quota, because a container or batch job has less than the machine. A tier needs every flag
-that the kernels of PyTorch and oneDNN require for it.
+"""Parse what the probe prints about a host's processors: usable cores, NUMA nodes, and the tier of instruction sets.
+Nothing here touches a host. `Cpu.allowed` combines affinity, cpuset and quota, because a container or batch job may use
+fewer cores than the machine has. A tier needs every flag that the kernels of PyTorch and oneDNN require for it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ipexctl.text import number_ranges
 _MAX_CPUS: Final = 1 << 16
 """No kernel supports more; a broken `0-99999999999` must not exhaust the memory."""
 _MAX_NODES: Final = 1 << 10
-_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_CPU_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuList:
-    """Logical CPUs, ascending and unique. `str` gives the kernel's format."""
+    """Logical CPUs in ascending order without duplicates. `str` returns the kernel's format, such as `0-3,8`."""
 
     cpus: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> CpuList:
-        """Return a list of these CPUs, sorted and each once."""
+        """Return these CPUs sorted and without duplicates."""
         return cls(tuple(sorted(set(numbers))))
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ def parse_cpulist(text: str) -> CpuList | None:
     """Parse `0-3,8`; None if empty or invalid. Cached, because hosts of a cluster have equal lists."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
-        match = _PART.fullmatch(part.strip())
+        match = _CPU_RANGE.fullmatch(part.strip())
         if match is None:
             return None
         first = int(match[1])
@@ -80,7 +80,7 @@ _AMX_FP16_MODELS: Final = (173, 174)
 
 
 _PHI_MODELS: Final = (87, 133)
-_MOST_HBM: Final = 64 << 30
+_LARGEST_HBM_NODE: Final = 64 << 30
 """HBM of one socket."""
 
 _ISA: Final = (
@@ -97,7 +97,7 @@ class NumaNode(NamedTuple):
 
 
 def format_numa_nodes(numbers: Iterable[int | None]) -> str:
-    """Return such as `NUMA nodes 0-1`. None among the numbers is left out."""
+    """Return text such as `NUMA nodes 0-1`. None among the numbers is left out."""
     known = CpuList.of(number for number in numbers if number is not None)
     return f"NUMA node{'s' * (len(known) > 1)} {known}"
 
@@ -133,7 +133,8 @@ class Cpu(NamedTuple):
     """NUMA nodes whose memory this account may use (cpuset.mems); None if unknown."""
 
     def __hash__(self) -> int:
-        """Of a part: functions of a processor are cached, and its lists have an entry for each core."""
+        """Hash only some fields. Cached functions hash a processor at each call, and its other lists have an entry for
+        each core."""
         return hash((self.model_name, self.cores, self.affinity, self.quota, self.mems))
 
     @property
@@ -146,29 +147,30 @@ class Cpu(NamedTuple):
 
     @property
     def tier(self) -> Tier | None:
-        """The strongest tier of which the processor has all instructions; None if its flags are unknown."""
+        """The strongest tier whose instructions the processor has; None if its flags are unknown."""
         return tier_of(self.arch, self.flags)
 
     @property
     def numa_nodes(self) -> int | None:
-        """How many NUMA nodes have CPUs; None if that is unknown. Nodes of memory alone are not counted."""
+        """The number of NUMA nodes with CPUs; None if it is unknown. NUMA nodes that only have memory are not
+        counted."""
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
     def usable_numa(self) -> tuple[NumaNode, ...]:
-        """The nodes as this account may use them: without memory where the cpuset excludes it."""
+        """The NUMA nodes as this account may use them: without memory where the cpuset excludes it."""
         if self.mems is None or not any(node.number in self.mems for node in self.numa):
             return self.numa
         return tuple(node if node.number in self.mems else node._replace(memory=0) for node in self.numa)
 
     @property
     def hbm(self) -> tuple[NumaNode, ...]:
-        """Nodes of high-bandwidth memory: a Xeon Max or Xeon Phi in flat mode shows it as nodes without CPUs. Such a
-        node of another processor is slow memory, such as CXL or Optane."""
+        """NUMA nodes of high-bandwidth memory, which a Xeon Max or Xeon Phi in flat mode shows as nodes without CPUs. A
+        node without CPUs on another processor is slow memory, such as CXL or Optane."""
         is_xeon_max = re.search(r"\bXeon\b.*\bMax\b", self.model_name or "", re.IGNORECASE)
         if self.vendor != "GenuineIntel" or not (is_xeon_max or (self.family == 6 and self.model in _PHI_MODELS)):
             return ()
-        return tuple(node for node in self.usable_numa if not node.cpus and 0 < (node.memory or 0) <= _MOST_HBM)
+        return tuple(node for node in self.usable_numa if not node.cpus and 0 < (node.memory or 0) <= _LARGEST_HBM_NODE)
 
     @property
     def allowed_cpus(self) -> CpuList | None:
@@ -200,7 +202,7 @@ class Cpu(NamedTuple):
 
 _AVX2: Final = frozenset({"avx2", "fma"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-"""Of these flags, a Xeon Phi has only avx512f."""
+"""A Xeon Phi has only avx512f of these flags."""
 _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
     "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512_bf16": _AVX512 | {"avx512_bf16"},
@@ -210,7 +212,8 @@ _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
 
 
 def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
-    """Strongest tier of which all flags are there; stacks run only on x86-64."""
+    """Return the strongest tier of which all flags are there; None if the flags are unknown. Every processor but x86-64
+    is `unsupported`, because stacks run only there."""
     if arch is not None and arch not in X86:
         return "unsupported"
     if not flags:
@@ -262,7 +265,7 @@ def parse_cpu(answers: Answers, arch: str | None) -> Cpu:
 
 @functools.lru_cache(maxsize=64)
 def _parse_cpu(lines: tuple[tuple[str, tuple[str, ...]], ...], arch: str | None) -> Cpu:
-    """Cached because hosts of a cluster have equal processors."""
+    """Parse the lines about processors. Cached, because hosts of a cluster have equal processors."""
     answers = Answers(dict(lines))
     info = answers.named("cpuinfo")
     vendor, model_name = _vendor_and_model(info)
@@ -296,7 +299,9 @@ def _parse_cpu(lines: tuple[tuple[str, tuple[str, ...]], ...], arch: str | None)
 
 
 def _offline(answers: Answers) -> CpuList | None:
-    """The kernel's list also has numbers that it keeps for processors that may be plugged in."""
+    """Return the CPUs that are present but offline; None if there are none, if SMT is off, or if the host did not tell.
+    The kernel's list of offline CPUs also has numbers that it keeps for processors that may be plugged in, so it is
+    compared with the list of present CPUs."""
     offline, present = (parse_cpulist(answers.first(key) or "") for key in ("cpu.offline", "cpu.present"))
     if offline is None or present is None or answers.first("cpu.smt") in ("off", "forceoff"):
         return None
@@ -304,6 +309,8 @@ def _offline(answers: Answers) -> CpuList | None:
 
 
 def _vendor_and_model(info: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the vendor and the name of the model. On ARM, the kernel prints numbers instead, which are looked up in
+    tables; a vendor that is not in the table stays a number."""
     if "vendor_id" in info or "CPU implementer" not in info:
         return info.get("vendor_id"), info.get("model name")
     maker, part = (_hexadecimal(info.get(key)) for key in ("CPU implementer", "CPU part"))
@@ -319,7 +326,8 @@ def _hexadecimal(text: str | None) -> int | None:
 
 
 def _topology(answers: Answers, online: CpuList | None) -> tuple[tuple[CpuList, ...], tuple[CpuList, ...]]:
-    """Cores and sockets as lists of threads; both empty if a line is missing, because both would be wrong."""
+    """Return cores and sockets as lists of threads. Both are empty if a line is missing, because both would be
+    wrong."""
     if "cpu.core" in answers or "cpu.socket" in answers:
         cores, sockets = (_groups(answers.all(key)) for key in ("cpu.core", "cpu.socket"))
     else:
@@ -351,6 +359,8 @@ def _positions(lines: Iterable[str]) -> tuple[set[CpuList], set[CpuList]]:
 
 
 def _restrict_to_online(groups: set[CpuList], online: CpuList | None) -> tuple[CpuList, ...]:
+    """Return the groups without offline CPUs, in ascending order. Return () if a CPU is in two groups or an online CPU
+    is in none."""
     numbers = [number for group in groups for number in group]
     if len(numbers) != len(set(numbers)):
         return ()
@@ -387,8 +397,8 @@ def _numa(answers: Answers) -> tuple[NumaNode, ...]:
 
 
 def _is_of_kernel(answers: Answers, online: CpuList | None) -> bool:
-    """The kernel prints a mask that is as wide as the CPUs it can have. A topology with more CPUs is not this kernel's,
-    but a CPU profile of the lab."""
+    """Return False if the topology comes from a CPU profile of the lab instead of this kernel. The kernel prints a mask
+    that is as wide as the CPUs it can have, so a topology with more CPUs is not this kernel's."""
     width = 4 * len(answers.named("status").get("Cpus_allowed", "").replace(",", ""))
     return not (width and online and width < len(online))
 
@@ -399,7 +409,8 @@ def _mems(answers: Answers, online: CpuList | None) -> CpuList | None:
 
 
 def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:
-    """In a topology that is not this kernel's, a mask that covers the first process's mask is no limit."""
+    """Return the CPUs to which this account's processes are restricted; None if there is no limit or the mask is
+    unknown. In a topology that is not this kernel's, a mask that covers the first process's mask is no limit."""
     mask = parse_cpulist(answers.named("status").get("Cpus_allowed_list", ""))
     if mask is None:
         return None
@@ -417,7 +428,8 @@ _CPUSETS: Final = ("cgroup.cpuset.cpus.effective", "cgroup.cpuset.effective_cpus
 
 
 def _quota(answers: Answers) -> float | None:
-    """Lowest quota of all levels: `400000 100000`; `max` (v2) and -1 (v1) mean no quota."""
+    """Return the lowest quota of all levels of the cgroup, in CPUs; None if there is no quota. A line is such as
+    `400000 100000`; `max` (v2) and -1 (v1) mean no quota."""
     quotas = []
     for key in ("cgroup.cpu.max", "cgroup.cpu.cfs_quota_us"):
         for line in answers.all(key):

@@ -1,5 +1,6 @@
-"""Facts: the probe's result for one host, its parser, its JSON, and addresses between hosts. Pure. The output may be
-cut off: a missing value never counts against a host, and `has_finished` distinguishes "none" from "unknown".
+"""Define `Facts`, the probe's result for one host, with its parser, its JSON, and the addresses between hosts. Nothing
+here touches a host. The probe's output may be cut off: a missing value never counts against a host, and
+`Facts.has_finished` distinguishes "none" from "unknown".
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def joining_addresses(nic: Nic) -> tuple[InterfaceAddress, ...]:
 
 
 def addresses_of(facts: Facts, address: str) -> HostAddresses:
-    """`address`: how the control machine reaches the host; often a name, or translated on the way."""
+    """Return the addresses of the host's interfaces, and the address at which it accepted this call's connection.
+    `address` is used instead if the probe did not see one: it is how the control machine names the host, often a name,
+    or an address that is translated on the way."""
     nics = tuple(address for nic in facts.network.nics for address in joining_addresses(nic))
     return HostAddresses(nics, facts.network.reached or address)
 
@@ -69,7 +72,7 @@ def addresses_among(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: st
 
 
 class Facts(NamedTuple):
-    """None or empty means unknown."""
+    """The facts of one host. None or empty means unknown."""
 
     system: System = System()
     cpu: Cpu = Cpu()
@@ -97,24 +100,27 @@ class Facts(NamedTuple):
 
     @property
     def machine(self) -> str | None:
-        """Equal for two names of one machine. The MAC addresses distinguish containers on one kernel."""
+        """Return text that is equal for two names of one machine; None if its boot id is unknown. The MAC addresses
+        distinguish containers on one kernel."""
         return "/".join([self.system.boot, *self._macs]) if self.system.boot else None
 
     @property
     def hardware(self) -> str:
-        """A digest of processor and network cards, also the same after a reboot; empty if they are unknown."""
+        """Return a digest of processor and network cards that stays the same after a reboot; empty if either is
+        unknown."""
         if not self._macs or not self.cpu.model_name:
             return ""
         return sha256(repr((self.cpu.model_name, self.cpu.allowed, self._macs)).encode()).hexdigest()[:16]
 
     @property
     def _macs(self) -> list[str]:
-        """Virtual interfaces come and go, so they count only on a host without another one, such as a container."""
+        """Return the MAC addresses of the network cards, sorted. Virtual interfaces come and go, so they count only on
+        a host without a physical one, such as a container."""
         cards = [nic for nic in self.network.nics if nic.kind in _CARDS and nic.mac]
         return sorted(nic.mac or "" for nic in [nic for nic in cards if nic.physical] or cards)
 
     def store_of(self, host: str) -> str:
-        """Token of the home's store. A host whose home is not known to be shared has a token of its own."""
+        """Return the token of the home's store. A host whose home is not known to be shared has a token of its own."""
         return (self.home.store if self.home else None) or f"alone:{host}"
 
 
@@ -126,6 +132,8 @@ def to_json(facts: Facts) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:
+    """Return a value as JSON has it: a record as an object with its fields, a CPU list as the kernel prints it, and
+    infinity as "unlimited"."""
     if isinstance(value, Cpu):
         return cpu_json(value)
     if isinstance(value, CpuList):
@@ -179,13 +187,14 @@ def parse(text: str) -> Facts:
 
 
 def slowness(hosts: Iterable[Facts]) -> float:
-    """How many times longer a step of these hosts takes by their load."""
+    """Return how many times longer a step takes on the busiest of these hosts, by their load; 1.0 if no load is
+    known."""
     loads = ((facts.activity.load, facts.cpu.threads) for facts in hosts)
     return max((stretched(1.0, load[0], cores) for load, cores in loads if load and cores), default=1.0)
 
 
 def _cut(answers: Answers) -> tuple[str, ...]:
-    """Unfinished parts; includes `names` if a lookup timed out."""
+    """Return the parts that the probe did not finish. They include `names` if a lookup timed out."""
     finished = set(answers.all("done"))
     known = len({line.partition(" ")[0] for line in answers.all("resolved")})
     if known <= len(answers.words("peers")) and any(line.startswith("getent ") for line in answers.all("tool")):

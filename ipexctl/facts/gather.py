@@ -1,5 +1,6 @@
-"""Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped
-after 5 s of silence, longer on a busy host, because of dead file servers, and the facts that have arrived are used.
+"""Probe hosts with one command and one round trip each. The probe is a script in sh, so a host needs no Python. It is
+stopped after 5 s of silence, or later on a busy host, because a dead file server would block it for ever; the facts
+that have arrived by then are used.
 """
 
 from __future__ import annotations
@@ -53,12 +54,13 @@ class HostFacts(HostResult):
     facts: Facts | None = None
     skew: Skew | None = None
     has_one_session: bool = False
-    """True if sshd opens one session per connection. Only if `tries_sessions` asked for it."""
+    """True if sshd opens one session per connection. Tried only if `tries_sessions` asks for it."""
     shell_seconds: float = 0.0
     """From the command to its first byte: mostly the start of the login shell."""
 
     def require_home(self) -> tuple[Facts, HomeDirectory]:
-        """Raises HostError if anything is missing, UserError if another account could replace the home."""
+        """Return the facts and the home. Raises a HostError if either is missing, and a UserError if another account
+        could replace the home."""
         if self.facts is None or self.status != "ok" or self.facts.home is None:
             kind = Unreachable if self.status == "unreachable" else HostError
             if self.reason:
@@ -78,24 +80,29 @@ class _ProbeOutput(OutputCollector):
     has_one_session = False
 
     def __init__(self, deadline: Deadline, session: Session | None) -> None:
-        """`session`: whether it takes a second command is tried while the probe runs; None to leave that out."""
+        """Collect the output of a probe. `session`: whether it accepts a second command is tried while the probe runs;
+        None to try nothing."""
         super().__init__()
         self._deadline = deadline
         self._session = session
 
     def sink(self, stream: StreamName, data: bytes) -> None:
+        """Keep the output. Its first bytes mark the end of the round trip. Once the first part is complete, the rest of
+        the probe has PROBE_REST seconds, stretched by the host's load."""
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()
                 self.has_one_session = self._session is not None and self._session.is_limited_to_one()
             super().sink(stream, data)
-            if not self._is_limited and (found := _FIRST_PART.search(self._data["stdout"])):
+            if not self._is_limited and (first_part := _FIRST_PART.search(self._data["stdout"])):
                 self._is_limited = True
-                cpus = parse_cpulist((found[1] or b"").decode())
-                self._deadline.limit(stretched(PROBE_REST, float(found[2] or 0), len(cpus) if cpus else 1))
+                cpus = parse_cpulist((first_part[1] or b"").decode())
+                self._deadline.limit(stretched(PROBE_REST, float(first_part[2] or 0), len(cpus) if cpus else 1))
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
-        """A probe that the host itself ended did not run out of PROBE_REST."""
+        """Return status, reason and fix of a probe that failed. A probe that took longer than PROBE_REST counts as
+        `ok`, because its first part has arrived; if its processes could not be ended, that is its error, with no advice
+        to wait longer."""
         if not isinstance(error, TimedOut) or self.received is None or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
         if not error.left_running:
@@ -109,9 +116,9 @@ def gather_facts(
     tries_sessions: bool = False,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
-    """Probe every host and yield results as they arrive; after a timeout or a lost connection with the facts that
-    arrived, and the reason. Every host resolves the names of the first 100 hosts, node0 those of all.
-    """
+    """Probe every host and yield results as they arrive. After a timeout or a lost connection, a result has the facts
+    that have arrived, and the reason. Every host resolves the names of the first 100 hosts; node0 resolves all
+    names."""
     hosts, pool, timeout = opened.hosts, opened.pool, opened.timeout
     names = tuple(dict.fromkeys(name for host in hosts for name in names_of(host)))
     of_node0, command = probe_command(names, opened.home), probe_command(names[:MOST_NAMES], opened.home)

@@ -1,7 +1,7 @@
-"""The runs alive on a host, and the calls that wait for it, of every account with visible processes there. Pure. The
-evidence is a process: a supervisor, a rank wrapper, the holder of the host lock while a run starts (`run --exclusive`),
-or a place in the host's queue (`run --wait`). Any account may start a process with any arguments, so ids and names are
-validated.
+"""Parse which runs are alive on a host, and which calls wait for it, for every account whose processes are visible
+there. Nothing here touches a host. The evidence is always a process: a supervisor, a rank wrapper, the holder of the
+host lock while a run starts (`run --exclusive`), or a call that waits in the host's queue (`run --wait`). Any account
+may start a process with any arguments, so ids and names are validated.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ipexctl.node.common.plan import RunBy
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-_LONGEST: Final = 366 * 86400
+_LONGEST_TIME_LIMIT: Final = 366 * 86400
 """Seconds; longer time limits are shortened to this."""
-_MOST_NAME: Final = 80
+_LONGEST_NAME: Final = 80
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
 
@@ -54,7 +54,7 @@ class RunOnHost(NamedTuple):
 
 
 class WaitingCall(NamedTuple):
-    """A place in the queue for a host."""
+    """A call that waits in the queue for a host."""
 
     run: str
     uid: int
@@ -65,7 +65,7 @@ class WaitingCall(NamedTuple):
 
 
 class LockHolder(NamedTuple):
-    """A process that holds the lock of a host and is no start of ipexctl."""
+    """A process that holds the lock of a host but is not starting a run."""
 
     pid: int
     start: int
@@ -107,7 +107,7 @@ class RunsOnHost(NamedTuple):
 class HostSnapshot(NamedTuple):
     runs: RunsOnHost
     machine: str
-    """Equal for two names of one machine, in every call."""
+    """Text that is equal for two names of one machine, in every call."""
     uid: int | None = None
     clock: float | None = None
     programs: tuple[BusyProgram, ...] = ()
@@ -128,8 +128,8 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
     cores: dict[int, set[int]] = {}
     for line in answers.all("run.cores"):
         pid, _, text = line.partition(" ")
-        if (number := natural(pid)) is not None and (found := parse_cpulist(text)) is not None:
-            cores.setdefault(number, set()).update(found)
+        if (number := natural(pid)) is not None and (core_list := parse_cpulist(text)) is not None:
+            cores.setdefault(number, set()).update(core_list)
     ranks = [natural(line) for line in answers.all("run.rank")]
     scripts = dict(line.partition(" ")[::2] for line in answers.all("run.script"))
     calls = {pid: call for line in answers.all("run.call") for pid, call in _call(line)}
@@ -145,8 +145,8 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
     for (uid, run), programs in by_run.items():
         running = [program for program in programs if program.kind != "lock"]
         start = min(program.start for program in running or programs)
-        script = next((scripts[text] for each in running if (text := str(each.pid)) in scripts), "")
-        call = next((calls[each.pid] for each in programs if each.pid in calls), NO_DETAILS)
+        script = next((scripts[text] for program in running if (text := str(program.pid)) in scripts), "")
+        call = next((calls[program.pid] for program in programs if program.pid in calls), NO_DETAILS)
         runs.append(
             RunOnHost(
                 run,
@@ -155,39 +155,43 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
                 _time(boot, start),
                 CpuList.of(core for program in running for core in cores.get(program.pid, ())),
                 not running,
-                min(filter(None, (_end(boot, each) for each in running)), default=None),
-                sum(ranks.count(each.pid) for each in running),
+                min(filter(None, (_end(boot, program) for program in running)), default=None),
+                sum(ranks.count(program.pid) for program in running),
                 call.script or _script(script),
                 call,
             )
         )
     places: dict[tuple[int, str], WaitingCall] = {}
-    for each in sorted(waiting, key=lambda each: (each.start, each.pid)):  # a shell forks: its first process
-        times = _time(boot, each.start), _end(boot, each)
-        place = WaitingCall(each.run, each.uid, owners[each.uid], *times, calls.get(each.pid, NO_DETAILS))
-        places.setdefault((each.uid, each.run), place)
+    for program in sorted(
+        waiting, key=lambda program: (program.start, program.pid)
+    ):  # a shell forks, so its first process counts
+        times = _time(boot, program.start), _end(boot, program)
+        waiting_call = WaitingCall(
+            program.run, program.uid, owners[program.uid], *times, calls.get(program.pid, NO_DETAILS)
+        )
+        places.setdefault((program.uid, program.run), waiting_call)
     runs.sort(key=lambda live: (live.run, live.uid))
     return RunsOnHost(tuple(runs), "run.hidden" in answers, tuple(places.values()), _holder(answers, owners))
 
 
 def _call(line: str) -> Iterator[tuple[int, CallDetails]]:
-    """Parse `PID JSON`."""
+    """Yield the pid and the details of a call from a line `PID JSON`; nothing if the line is damaged."""
     pid, _, text = line.partition(" ")
     with contextlib.suppress(ValueError):
-        found = parse_object(text.encode())
+        fields = parse_object(text.encode())
         user, host, records, script, tag = (
-            str(found.get(name) or "")[:_MOST_NAME] for name in ("user", "host", "records", "script", "tag")
+            str(fields.get(name) or "")[:_LONGEST_NAME] for name in ("user", "host", "records", "script", "tag")
         )
         if (number := natural(pid)) is not None:
             yield number, CallDetails(RunBy(user, host, records) if user and host else None, script, tag)
 
 
 def _holder(answers: Answers, owners: Mapping[int, str]) -> LockHolder | None:
-    """Parse `PID UID START NAME`."""
+    """Return the process that holds the host's lock, from a line `PID UID START NAME`."""
     match (answers.first("run.holder") or "").split(None, 3):
         case [*words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
             pid, uid, start = (number or 0 for number in numbers)
-            return LockHolder(pid, start, name[:_MOST_NAME], uid, owners[uid])
+            return LockHolder(pid, start, name[:_LONGEST_NAME], uid, owners[uid])
     return None
 
 
@@ -207,12 +211,16 @@ def read_host_snapshot(text: str) -> HostSnapshot | None:
 
 
 def _busy_programs(answers: Answers) -> Iterator[BusyProgram]:
+    """Yield the programs that use cores and belong to no run, from lines `PID UID START PERCENT NAME`. A damaged line
+    is left out."""
     boot, owners = natural(answers.first("run.boot")), _owners(answers)
     for line in answers.all("run.busy"):
         match line.split(None, 4):
-            case [_, *words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
+            case [_, *columns, name] if (
+                None not in (numbers := [natural(word) for word in columns]) and len(columns) == 3
+            ):
                 uid, start, percent = (number or 0 for number in numbers)
-                yield BusyProgram(name[:_MOST_NAME], uid, owners[uid], _time(boot, start), percent / 100)
+                yield BusyProgram(name[:_LONGEST_NAME], uid, owners[uid], _time(boot, start), percent / 100)
 
 
 class _Owners(dict[int, str]):
@@ -221,6 +229,7 @@ class _Owners(dict[int, str]):
 
 
 def _owners(answers: Answers) -> Mapping[int, str]:
+    """Return uid → name of the account; such as `uid 1000` for an account whose name is unknown or invalid."""
     owners = _Owners()
     for line in answers.all("run.account"):
         text, _, name = line.partition(" ")
@@ -230,9 +239,10 @@ def _owners(answers: Answers) -> Mapping[int, str]:
 
 
 def _script(program: str) -> str:
-    """Only the script of an interpreter; empty while ipexctl's own programs still start the rank."""
+    """Return the script that an interpreter runs, or else the program. Empty while ipexctl's own programs still start
+    the rank."""
     script = program.partition(" ")[2] or program
-    return "" if script == "agent.zip" else script[:_MOST_NAME]
+    return "" if script == "agent.zip" else script[:_LONGEST_NAME]
 
 
 def _time(boot: int | None, ticks: int) -> float | None:
@@ -241,7 +251,7 @@ def _time(boot: int | None, ticks: int) -> float | None:
 
 def _end(boot: int | None, program: _Program) -> float | None:
     start = _time(boot, program.start)
-    return None if start is None or program.limit is None else start + min(program.limit, _LONGEST)
+    return None if start is None or program.limit is None else start + min(program.limit, _LONGEST_TIME_LIMIT)
 
 
 def _program(line: str) -> _Program | None:

@@ -1,5 +1,5 @@
-"""A host's network, and the parser for the probe's lines about interfaces, addresses and names. Pure. Temporary and
-deprecated addresses are left out, because they change during a run.
+"""Parse what the probe prints about a host's interfaces, addresses and names. Nothing here touches a host. Temporary
+and deprecated addresses are left out, because they change during a run.
 """
 
 from __future__ import annotations
@@ -80,17 +80,18 @@ class Network(NamedTuple):
         return any(device.state == "active" for device in self.rdma)
 
     def nic(self, name: str) -> Nic | None:
-        """The interface with this name; None if there is none."""
+        """Return the interface with this name; None if there is none."""
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def nic_with(self, address: str | None) -> Nic | None:
-        """The interface with that address; None if there is none, as behind NAT."""
+        """Return the interface with that address; None if there is none, as behind NAT."""
         return next((nic for nic in self.nics for own in nic.addresses if own.address == address), None)
 
 
 def parse_network(answers: Answers) -> Network:
-    """Return the host's names, addresses and routes, by `ip` or, without it, by the kernel's tables."""
-    words = answers.words("uname")
+    """Return the host's names, addresses and routes. They come from `ip`, or from the kernel's tables if the host lacks
+    `ip`."""
+    uname = answers.words("uname")
     names = _resolved(answers)
     canonical, own = names.pop(0, None) or (None, None)
     peers = answers.words("peers")
@@ -98,10 +99,14 @@ def parse_network(answers: Answers) -> Network:
         answers.all("proc.fib_trie"), answers.all("proc.route")
     )
     return Network(
-        hostname=words[1] if len(words) > 1 else None,
+        hostname=uname[1] if len(uname) > 1 else None,
         canonical=canonical,
         resolves_to=own,
-        peers={peers[number - 1]: found for number, (_, found) in sorted(names.items()) if number <= len(peers)},
+        peers={
+            peers[number - 1]: peer_addresses
+            for number, (_, peer_addresses) in sorted(names.items())
+            if number <= len(peers)
+        },
         nics=_nics(answers.all("nic"), addresses),
         rdma=tuple(_rdma(line) for line in answers.all("rdma")),
         default_route=_route(answers.all("route")),
@@ -111,7 +116,8 @@ def parse_network(answers: Answers) -> Network:
 
 
 def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Parse lines `NUMBER CANONICAL ADDRESS…`, by number: 0 is the host's own name, then follow the peers in order."""
+    """Return number → the canonical name and the addresses, from lines `NUMBER CANONICAL ADDRESS…`. Number 0 is the
+    host's own name; the peers follow in order."""
     result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
     for line in answers.all("resolved"):
         if named := _resolved_line(line):
@@ -121,17 +127,18 @@ def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]
 
 @lru_cache(maxsize=4096)
 def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
-    """Cached, because every host has a line for every other host, and most lines are equal."""
-    number, *words = line.split() or [""]
-    if (index := natural(number)) is None or not words:
+    """Parse one line of `_resolved`; None if it is damaged. Cached, because every host has a line for every other host,
+    and most lines are equal."""
+    number, *fields = line.split() or [""]
+    if (index := natural(number)) is None or not fields:
         return None
-    canonical, *addresses = words
+    canonical, *addresses = fields
     valid = dict.fromkeys(address for word in addresses if (address := _canonical(word)))
     return index, (None if canonical == "-" else canonical, tuple(valid))
 
 
 def _canonical(word: str) -> str | None:
-    """Canonical form of an address; an IPv4-mapped IPv6 address becomes IPv4."""
+    """Return the canonical form of an address; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ip_address(word.partition("%")[0])
     except ValueError:
@@ -167,7 +174,8 @@ _LOCAL_ADDRESS = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
 
 
 def parse_kernel_tables(fib_trie: Sequence[str], routes: Sequence[str]) -> Mapping[str, Sequence[Address]]:
-    """IPv4 addresses in /proc/net/fib_trie, by the interface of their subnet in /proc/net/route ("" if none)."""
+    """Return interface → its IPv4 addresses, which /proc/net/fib_trie lists without interfaces: /proc/net/route tells
+    the interface of their subnet ("" if none)."""
     subnets = []
     for line in routes[1:]:
         fields = line.split()
@@ -198,6 +206,7 @@ def _little_endian(text: str) -> str:
 
 
 def _nics(rows: Iterable[str], addresses: Mapping[str, Sequence[Address]]) -> tuple[Nic, ...]:
+    """Return the interfaces from lines `NAME KEY=VALUE…`, and those that only have an address."""
     attrs: dict[str, dict[str, str]] = {}
     for row in rows:
         name, _, rest = row.partition(" ")
@@ -240,7 +249,8 @@ _OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|t
 
 
 def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
-    """By the kernel's attributes, or by the name if they don't suffice: for the kernel, docker's is just a bridge."""
+    """Return the kind of an interface. Names of docker, libvirt and veth decide first, because to the kernel docker's
+    interface is just a bridge; then the kernel's attributes, then other names."""
     if _OF_DOCKER.fullmatch(name):
         return "docker"
     if name.startswith("virbr"):
@@ -258,7 +268,7 @@ def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
 
 
 def _speed(text: str | None) -> int | None:
-    """None if the driver doesn't know the speed and reports -1, signed or unsigned."""
+    """Return the speed; None if the driver doesn't know it and reports -1, signed or unsigned."""
     result = natural(text)
     return result if result and result < 1 << 31 else None
 
@@ -269,7 +279,8 @@ def _rdma(line: str) -> Rdma:
 
 
 def _route(lines: Iterable[str]) -> Route | None:
-    """Parse the kernel's hex, which is little-endian for v4 and in network order for v6. v4 comes first."""
+    """Return the first default route from lines `INTERFACE GATEWAY`. The gateway is in the kernel's hex, which is
+    little-endian for IPv4 and in network order for IPv6. IPv4 comes first."""
     for line in lines:
         iface, _, gateway = line.partition(" ")
         try:
@@ -282,8 +293,8 @@ def _route(lines: Iterable[str]) -> Route | None:
     return None
 
 
-def _port_range(words: list[str]) -> tuple[int, int] | None:
-    match [natural(word) for word in words]:
+def _port_range(bounds: list[str]) -> tuple[int, int] | None:
+    match [natural(word) for word in bounds]:
         case [int(low), int(high)] if low <= high < 65536:
             return low, high
     return None

@@ -1,5 +1,6 @@
-"""Software on a host that matters for a stack, its parser, and the commands that install a program there. Pure. An
-MPI's flavor comes from its --version, because every MPI's program is called mpirun.
+"""Parse what the probe prints about Pythons, environments, MPIs and libraries, and name the commands that install a
+program there. Nothing here touches a host. An MPI's flavor comes from its --version, because every MPI's program is
+called mpirun.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumblewee
 
 
 def package_command(system: System, apt: str, dnf: str, zypper: str) -> str:
-    """Command that installs a package; for an unknown distribution, it has Debian's package name."""
+    """Return the fix that installs a package. For an unknown distribution, it has no command and names Debian's
+    package."""
     distro = system.distro_id
     if distro in _APT:
         return Fix(f"as root: `apt-get install -y {apt}`")
@@ -43,7 +45,7 @@ def python_without_root(version: str) -> str:
 
 
 def ways_to_python(system: System) -> str:
-    """Ways to get a newer Python; CentOS 7 has no package that is new enough."""
+    """Return the ways to get a newer Python. CentOS 7 has no package that is new enough."""
     if (system.distro_version or "").startswith("7") and system.distro_id in ("centos", "rhel"):
         return python_without_root("3.12")
     dnf = "python3" if system.distro_id == "fedora" else "python3.11"
@@ -148,12 +150,14 @@ class Software(NamedTuple):
 
     @property
     def running_pythons(self) -> tuple[Python, ...]:
-        """Pythons that wheels of PyTorch may fit: 64 bits, and not musl."""
-        return tuple(each for each in self.pythons if each.minor and each.libc != "musl" and each.arch not in _32_BITS)
+        """Return the Pythons that wheels of PyTorch may fit: 64 bits, and not musl."""
+        return tuple(
+            python for python in self.pythons if python.minor and python.libc != "musl" and python.arch not in _32_BITS
+        )
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:
-        """Paths of the Pythons that can run the agent."""
+        """Return the paths of the Pythons that can run the agent."""
         return tuple(python.path for python in self.pythons if (python.minor or (0, 0)) >= (3, 8))
 
 
@@ -169,6 +173,8 @@ def parse_software(answers: Answers) -> Software:
 
 
 def _python(line: str) -> Python:
+    """Return the Python of a line `PATH VERSION VENV BUILT HEADERS`; with only its path if the version is not one of
+    Python 3."""
     path, version, venv_support, built, headers = [*line.split(" "), "", "", "", ""][:5]
     if not re.fullmatch(r"3\.\d+(\.\d+)*", version):
         return Python(path)
@@ -185,6 +191,7 @@ def _python(line: str) -> Python:
 
 
 def _envs(answers: Answers) -> tuple[Env, ...]:
+    """Return the environments of the host's home, in the order in which the probe names them."""
     home = answers.first("home.path") or ""
     runs = set(answers.all("env.runs"))
     pythons, packages, records, links, lost = (
@@ -206,15 +213,16 @@ def _envs(answers: Answers) -> tuple[Env, ...]:
 
 
 def _by_env(lines: Iterable[str]) -> Mapping[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    """Group lines `ENVIRONMENT REST` by environment."""
+    rests: defaultdict[str, list[str]] = defaultdict(list)
     for line in lines:
         name, _, rest = line.partition(" ")
-        found[name].append(rest)
-    return found
+        rests[name].append(rest)
+    return rests
 
 
 def _package(directory: str) -> tuple[str, str] | None:
-    """Normalized name and version of `Some_name-1.0.dist-info`."""
+    """Return the normalized name and the version of `Some_name-1.0.dist-info`."""
     package, _, version = directory.removesuffix(".dist-info").rpartition("-")
     return (re.sub(r"[-_.]+", "-", package).lower(), version) if package else None
 
@@ -243,4 +251,4 @@ def _libraries(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
     libraries: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
         libraries[re.split(r"_minimal|\.so", basename(path))[0]].append(path)
-    return {name: tuple(dict.fromkeys(found)) for name, found in libraries.items()}
+    return {name: tuple(dict.fromkeys(files)) for name, files in libraries.items()}

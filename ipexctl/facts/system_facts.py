@@ -1,6 +1,6 @@
-"""A host's system, memory, disks, limits and policies, and the parser for the probe's lines about them. Pure. None
-means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, and the limits of a command
-over ssh.
+"""Parse what the probe prints about a host's system, memory, disks, limits and policies. Nothing here touches a host.
+None means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, and the limits of a
+command over ssh.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
     limit_left: int | None = None
     """What the cgroup's limits leave, less what is used and cannot be reclaimed; None as for `limit`."""
     high: int | None = None
-    """Above it, the kernel slows the cgroup's processes down (memory.high); None without such a limit."""
+    """Above this size, the kernel slows the cgroup's processes down (memory.high); None without such a limit."""
     swap: int | None = None
     hugepages_total: int | None = None
     hugepages_free: int | None = None
@@ -62,14 +62,14 @@ class Memory(NamedTuple):
 
     @property
     def usable(self) -> int | None:
-        """The cgroup's limit if it is below the machine's total."""
+        """The memory that this account may use: the cgroup's limit if it is below the machine's total."""
         if self.total is None or self.limit is None:
             return self.total
         return min(self.total, self.limit)
 
     @property
     def free(self) -> int | None:
-        """What ranks can still get, of the machine and of the cgroup; None if unknown."""
+        """The memory that ranks can still allocate, in the machine and in the cgroup; None if unknown."""
         left = self.limit if self.limit_left is None else self.limit_left
         return min((size for size in (self.available, left) if size is not None), default=None)
 
@@ -214,6 +214,8 @@ def parse_system(answers: Answers) -> System:
 
 
 def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
+    """Return the kind and the version of the C library from text such as `ldd (GNU libc) 2.28`; (None, None) if it is
+    neither glibc nor musl."""
     version = re.search(r"\d+\.\d+(\.\d+)?", text.rpartition(")")[2] or text)
     if "musl" in text:
         after = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", text)
@@ -247,7 +249,7 @@ def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
 
 
 def _lowest(answers: Answers, *keys: str) -> int | None:
-    """The lowest number of all levels of the cgroup; `max` is none."""
+    """Return the lowest number of all levels of the cgroup; `max` is no number."""
     numbers = (natural(text) for key in keys for text in answers.all(key))
     return min((number for number in numbers if number is not None and number < _NO_LIMIT), default=None)
 
@@ -269,7 +271,7 @@ def parse_limits(answers: Answers) -> Limits:
 
 
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
-    """Return the room at a path; None if nothing is known of it."""
+    """Return the disk space at a path; None if nothing is known of it."""
     mount = mount_of(path, mounts)
     writable = path in answers.all("writable")
     total = free = inodes = inodes_free = None
@@ -294,7 +296,7 @@ def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | N
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Nearest mount point above the path; if it was mounted several times, the last mount."""
+    """Return the nearest mount point above the path; if it was mounted several times, the last mount."""
     best: Mount | None = None
     for mount in mounts:
         if _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
@@ -353,6 +355,8 @@ def parse_home(answers: Answers, mounts: Sequence[Mount]) -> HomeDirectory | Non
 
 
 def _store(answers: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
+    """Return the token of the home's store; it describes the home's parent, or the home itself if that is a link or a
+    mount point."""
     anchor = real
     mount = mount_of(real, mounts)
     if "home.link" not in answers and not (mount and mount.point == real):
@@ -367,8 +371,8 @@ def is_network(kind: str) -> bool:
 
 
 def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | None = None) -> str | None:
-    """Hosts with equal tokens share one home. A token describes the home's parent, which exists before the first
-    install, or the home itself if it is a link or mount:
+    """Return a token that is equal for hosts that share one home; None if it can't be known. It describes the home's
+    parent, which exists before the first install, or the home itself if that is a symlink or mount:
 
     - Network filesystem: the server's short name and the directory, `nfs1:/export/home`, because domain and address
       differ between clients; plus the inode if the guest chooses the name (9p, virtiofs).
@@ -403,7 +407,7 @@ def _export(mount: Mount) -> str:
 
 
 def parse_tmp(answers: Answers, mounts: Sequence[Mount]) -> Disk | None:
-    """Return the room in the directory for temporary files; None if it is unknown."""
+    """Return the disk space for temporary files; None if it is unknown."""
     path = answers.first("tmp")
     return parse_disk(answers, path, mounts) if path else None
 
@@ -419,7 +423,7 @@ def parse_account(answers: Answers) -> Account:
 
 
 def parse_logind(answers: Answers) -> Logind:
-    """Return what logind does to processes of an account that logs out."""
+    """Return what logind does to the processes of an account that logs out."""
     if "present" not in answers.all("logind"):
         return Logind()
     values: dict[str, bool] = {}
@@ -440,7 +444,7 @@ def parse_logind(answers: Answers) -> Logind:
 
 
 def parse_security(answers: Answers) -> Security:
-    """Return what of the system restricts programs and connections."""
+    """Return which of the system's policies restrict programs and connections."""
     modes: dict[str | None, Literal["enforcing", "permissive"]] = {"1": "enforcing", "0": "permissive"}
     return Security(
         selinux=modes.get(answers.first("selinux")),
@@ -464,14 +468,14 @@ _SUBMITS: Final = {"qsub": "pbs", "bsub": "lsf"}
 
 
 def parse_batch(answers: Answers, environment: Environment) -> Batch:
-    """Return the schedulers of the host, and the job in which this login is."""
+    """Return the batch schedulers of the host, and the job in which this login runs."""
     schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in environment.tools if name in _SUBMITS)]
     variables = environment.variables
     return Batch(tuple(dict.fromkeys(schedulers)), job_name(variables) or variables.get("PBS_JOBID"))
 
 
 def parse_activity(answers: Answers) -> Activity:
-    """Return the load, and what of ipexctl lives on the host."""
+    """Return the load, and which programs of ipexctl live on the host."""
     numbers = [decimal(word) for word in answers.words("load")[:3]]
     supervisors = (_supervisor(line) for line in answers.all("run.supervisor"))
     processes: dict[int, RunProcess] = {}

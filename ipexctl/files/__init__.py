@@ -1,4 +1,5 @@
-"""Files on their way between the control machine and hosts; `node/files/` is the hosts' side.
+"""Move files between the control machine and hosts; `node/files/` is the hosts' side.
 
-In: manifests and requests. Out: complete files at their place, or none. Never runs or reads what it carries.
+Input is manifests and requests; output is complete files at their paths, or none. Nothing here runs or reads what it
+carries.
 """

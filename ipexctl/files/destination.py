@@ -44,9 +44,10 @@ class MissingPart:
     have: int = 0
     """Bytes that are here already, if they are the host's."""
     known: str | None = None
-    """Hash of those bytes, which the host compares with its own (`file_sender.checksums`); None without bytes."""
+    """Hash of the bytes that are here, which the host compares with its own (`file_sender.checksums`); None if there
+    are none."""
     crc: int = 0
-    """CRC of those bytes."""
+    """CRC of the bytes that are here."""
     in_place: bool = False
     """True for bytes of the file itself, not of a temporary file."""
     is_new: bool = False
@@ -62,15 +63,15 @@ class Destination(Writer, EntryComparer):
         self._file: PartFile | None = None
         self._missing: MissingPart | None = None
         try:
-            top, made = open_named_directory(root, make=True)
+            top, new_directories = open_named_directory(root, make=True)
         except OSError as error:
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
         except UserError as error:
             raise HostError(str(error), error.fix) from None
         super().__init__(top, DOWNLOAD, read_umask(), owner_fix=_OWN_DEST)
-        self.created: list[str] = list(made[:1])
+        self.created: list[str] = list(new_directories[:1])
         """Absolute paths that did not exist before; nothing below a created directory."""
-        self._new = {""} if made else set[str]()
+        self._new = {""} if new_directories else set[str]()
         """Paths below DEST that this created; the empty one is DEST itself."""
 
     def find_equal(self, paths: Mapping[int, str]) -> dict[int, str]:
@@ -243,6 +244,8 @@ class Destination(Writer, EntryComparer):
         self._note(decode_name(b"/".join(names)))
 
     def _open(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
+        """Open a directory below DEST, and let this account write into it. Raises an AgentError if a file or symlink is
+        in its path."""
         try:
             directory = super()._open(above, names)
         except (AgentError, NotADirectoryError) as error:

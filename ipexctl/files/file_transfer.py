@@ -50,7 +50,7 @@ SEPARATE_SIZE: Final = 1_000_000
 _SMALLEST_GROUP: Final = 64_000_000
 """Bytes."""
 _MOST_GROUPS: Final = 8
-"""A group of files reaches the source while it sends the one before to the others."""
+"""The source gets one group of files while it sends the group before to the others."""
 
 
 class FileTransfer:
@@ -219,8 +219,8 @@ def _open_temporary(held: ExitStack) -> tuple[IO[bytes], Path]:
 
 
 Origin = Callable[[FileTransfer, ExitStack], Sequence[Distributor]]
-"""Makes the distributors of a transfer's files, of one group each. What it enters in the stack lasts as long as the
-transfer."""
+"""Makes the distributors of a transfer's files, each for one group. What the function enters in the stack lasts as long
+as the transfer."""
 
 
 def local_files(root: Path, entry_of: Callable[[str], ManifestEntry], *, in_groups: bool) -> Origin:

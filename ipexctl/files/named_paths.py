@@ -77,6 +77,7 @@ def check_named_file(path: Path | str, *, is_replaced: bool = False) -> None:
 
 
 def _refuse_special(place: Place) -> None:
+    """Refuse a FIFO, socket or device at the path. Raises a UserError."""
     try:
         refuse_special(place.path, place.status, DOWNLOAD)
     except AgentError as error:

@@ -1,4 +1,4 @@
-"""`ipexctl push`: copy a file or a directory to the same path of every host, also of hosts without ipexctl.
+"""Copy a file or a directory to the same path of every host: `ipexctl push`. Hosts need no ipexctl.
 
 1. Each host compares its path with the list of SRC (`node/files/push.py`). Without `force`, a host with other content
    is refused and gets nothing.
@@ -47,7 +47,7 @@ from ipexctl.text import format_count, readable
 STORE: Final = "store"
 """Directory for contents in the push's own directory on a host."""
 _NAMES_SHOWN: Final = 3
-_LARGE: Final = 1 << 28
+_LARGE_SOURCE: Final = 1 << 28
 """Bytes of a SRC that take longer to read than a question to the hosts."""
 
 
@@ -90,7 +90,7 @@ class PushReport(Report[PushResult]):
 @dataclass(frozen=True, slots=True)
 class PushOptions:
     path: str
-    """Not in the home on the hosts, where no data may go."""
+    """A path on the hosts outside of the home of ipexctl, where no data may go."""
     force: bool = False
     dry_run: bool = False
     repos: str = ""
@@ -127,7 +127,7 @@ class Push:
 
         A smaller SRC is read as fast as they would answer, so they are not asked.
         """
-        if self.source.manifest.size >= _LARGE:
+        if self.source.manifest.size >= _LARGE_SOURCE:
             for done in self.opened.each(lambda host, session: self._inspect(host, session, quick=True)):
                 if done.error is not None:
                     self._fail(done.host, done.error)

@@ -92,8 +92,8 @@ def parse_target(text: str, source: Path) -> tuple[str | None, str]:
     if not match and colon and lacks_bracket:
         raise UserError(f"{quote(text)}: a bracket of HOSTS is missing", fix="'node[1-4]:data/corpus'")
     if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
-        what = "/" if path.startswith("/") else "the home directory" if path else "no path"
-        raise UserError(f"{quote(text)} names {what}", fix="name a separate directory: " + example)
+        problem = "/" if path.startswith("/") else "the home directory" if path else "no path"
+        raise UserError(f"{quote(text)} names {problem}", fix="name a separate directory: " + example)
     is_of_other_home = path.startswith("~") and not path.startswith("~/")
     if ".." in path.split("/") or not path.isprintable() or is_of_other_home:
         raise UserError(

@@ -112,7 +112,7 @@ class Receiver:
         disk has too little room.
         """
         self.source, older = event.text("from"), set(event.integers("older"))
-        if event.get("missing"):  # nothing is written, and no directory is made for it
+        if event.get("missing"):  # nothing is written, and no directory is made
             if self._entries:
                 raise event.error("an event out of order")
             self.stdin.end()
@@ -151,7 +151,7 @@ class Receiver:
         assert self.destination is not None
         if isinstance(error, AgentError):
             reason: str = join_fixes((error.reason, error.fix))
-        elif is_disk_full(error):  # for all other files too
+        elif is_disk_full(error):  # no other file could be written either
             raise self.destination.error_of_disk(error)
         else:
             here = self.destination.path_of(entry.path)

@@ -1,4 +1,5 @@
-"""Decide which entries of a host's list are what a fetch requested. Also: the source of a fetch, and its result. Pure.
+"""Decide which entries of a host's list are what a fetch requested; also read the source of a fetch, and define its
+result.
 
 A host's list is not trusted: all of it is checked before anything is written. A name that leads out of DEST, or an
 entry that was not requested, refuses the whole answer. A symlink that may lead out is only left out.
@@ -25,7 +26,7 @@ _LONGEST_PATH: Final = 4096
 """Bytes."""
 _LARGEST_NUMBER: Final = 1 << 80
 """Limit on sizes, modes and times: the most nanoseconds that os.utime accepts."""
-_GROWTH: Final = 64 << 20
+_MOST_GROWTH: Final = 64 << 20
 """A file may grow by this, or to twice its size, between list and transfer."""
 
 
@@ -125,14 +126,14 @@ def read_entry(row: object) -> ManifestEntry:
 def update_entry(entry: ManifestEntry, fields: Mapping[str, Any]) -> ManifestEntry:
     """Return a file as it was when the host opened it: it may have changed or grown since it was listed.
 
-    `fields`: its size, mode and mtime then. Raises a HostError if it has grown by more than `_GROWTH` allows, because
-    the room on the disk was checked for the listed size.
+    `fields`: its size, mode and mtime then. Raises a HostError if the file has grown by more than `_MOST_GROWTH`
+    allows, because the room on the disk was checked for the listed size.
     """
     numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
     if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
     size, mode, mtime = _checked_numbers(*numbers)
-    if size > max(2 * entry.size, entry.size + _GROWTH):
+    if size > max(2 * entry.size, entry.size + _MOST_GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
         raise HostError(f"it sends {readable(size)} of {quote(entry.path)}, {listed}", "run the same command again")
     return entry._replace(size=size, mode=mode, mtime=mtime)

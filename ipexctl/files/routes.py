@@ -95,6 +95,7 @@ class Delivery:
         )
 
     def _set_missing(self, need: tuple[StoredFile, ...]) -> None:
+        """Note what the target lacks now, and how many bytes have arrived since its first answer."""
         self.need = need
         left = total_size(need)
         if not self.is_asked:
@@ -121,7 +122,8 @@ class Server:
         self.clients = 0
         """Targets that receive from it now; changed by the `Distributor`."""
         self.failed = False
-        """True if it could not be reached or has a damaged file. It gets no more targets, unless it is the source's."""
+        """True if the server could not be reached or has a damaged file. It gets no more targets, unless it is the
+        source's server."""
         self._client, self._files = client, [file.to_json() for file in files]
         self._token = secrets.token_hex(32)
         self._lock = threading.Lock()

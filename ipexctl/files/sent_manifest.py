@@ -1,4 +1,4 @@
-"""The list of all paths of a project or a push, as a value: kind, mode and hash of each, and one digest of all. Pure.
+"""Define the list of all paths of a project or a push: kind, mode and hash of each, and one digest of all.
 
 Equal lists have equal digests on every machine, because the entries are sorted and the JSON has one form.
 """
@@ -35,7 +35,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """Hash by which hosts know this list of files."""
+        """The hash by which hosts know this list of files."""
         return hashlib.sha256(self._json).hexdigest()
 
     @cached_property

@@ -1,4 +1,5 @@
-"""What ipexctl keeps on the control machine and in homes: records and copies of runs; pruning and removal.
+"""Keep what ipexctl has on the control machine and in homes: records and copies of runs, and their pruning and removal.
 
-In: plans, statuses, limits. Out: `RunRecord`s, files removed. Never starts, follows or ends a run.
+Input is plans, statuses and limits; output is `RunRecord`s, and files that are removed. Nothing here starts, follows or
+ends a run.
 """

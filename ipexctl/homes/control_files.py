@@ -1,5 +1,6 @@
-"""Finds and removes the files of ipexctl on the control machine: only files that ipexctl writes, and only empty
-directories. Records of runs on other hosts stay, because without them those runs could not be reached.
+"""Find and remove the files of ipexctl on the control machine. Only files that ipexctl writes are removed, and only
+directories that are empty. Records of runs on other hosts stay, because without them those runs could not be
+reached.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ COMPLETIONS: Final = (
 def find_control_files(
     hosts: Sequence[Host], selection: str, home: str, *, with_results: bool
 ) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
-    """The files that `remove_control_files` removes, and those that stay. `selection`: options that choose hosts."""
-    found = [
+    """Return the files that `remove_control_files` removes, and those that stay. `selection`: the options that choose
+    the hosts."""
+    groups = [
         FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
         for kind, directory, files in _removable(hosts, home, with_results=with_results)
         if files
     ]
-    found += [FileGroup("completion", 1, _size(path), str(path)) for path in (*_completion_files(), *_bashrc())]
-    return tuple(found), tuple(_left(hosts, selection, home, with_results=with_results))
+    groups += [FileGroup("completion", 1, _size(path), str(path)) for path in (*_completion_files(), *_bashrc())]
+    return tuple(groups), tuple(_left(hosts, selection, home, with_results=with_results))
 
 
 def remove_control_files(hosts: Sequence[Host], home: str, *, with_results: bool) -> None:
@@ -58,7 +60,7 @@ def remove_control_files(hosts: Sequence[Host], home: str, *, with_results: bool
 
 
 def _removable(hosts: Sequence[Host], home: str, *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
-    """Kind, directory and files to remove; copies of output only with `with_results`."""
+    """Return kind, directory and files to remove. Copies of output are among them only `with_results`."""
     kept = set() if with_results else set(_outputs())
     for record in _records_of_others(hosts, home):
         directory = RunRegistry().directory
@@ -71,7 +73,7 @@ def _removable(hosts: Sequence[Host], home: str, *, with_results: bool) -> list[
 
 
 def _records_of_others(hosts: Sequence[Host], home: str) -> list[RunRecord]:
-    """Records of runs on other hosts, or in another home there."""
+    """Return the records of runs on other hosts, or in another home on the same hosts."""
     names = {name for host in hosts for name in (host.name, host.address)}
     return [
         record
@@ -81,8 +83,8 @@ def _records_of_others(hosts: Sequence[Host], home: str) -> list[RunRecord]:
 
 
 def _options_for(records: Sequence[RunRecord], selection: str, home: str) -> list[str]:
-    """Options of this call without -l, or those of the runs' calls, because a host name alone may not resolve. Runs in
-    another home keep the hosts of their own calls."""
+    """Return options that choose the hosts of these runs: the options of this call without -l, or else those of the
+    runs' calls, because a host name alone may not resolve. Runs in another home keep the hosts of their own calls."""
     unlimited = CallOptions(selection).without_limit().hosts
     in_home = [record for record in records if record.plan.asked.home == home]
     in_others = [record for record in records if record.plan.asked.home != home]
@@ -92,6 +94,8 @@ def _options_for(records: Sequence[RunRecord], selection: str, home: str) -> lis
 
 
 def _options_of(records: Sequence[RunRecord]) -> list[str]:
+    """Return the options with which the runs' own calls chose their hosts, each once, with `--home` for a home that is
+    not the default. Runs whose call named no hosts get `--hosts`."""
     given: dict[str, None] = {}
     for home in dict.fromkeys(record.plan.asked.home for record in records):
         of_home = [record for record in records if record.plan.asked.home == home]
@@ -100,7 +104,7 @@ def _options_of(records: Sequence[RunRecord]) -> list[str]:
         options = [record.call_options.without_limit().hosts for record in named]
         options += [f" --hosts {shlex.quote(fold(list(others)))}"] if others else []
         more = "" if home == DEFAULT_HOME else f" --home {shlex.quote(home)}"
-        given.update(dict.fromkeys(each if " --home" in each else each + more for each in options))
+        given.update(dict.fromkeys(option if " --home" in option else option + more for option in options))
     return list(given)
 
 
@@ -114,6 +118,7 @@ def _outputs() -> Iterator[Path]:
 
 
 def _left(hosts: Sequence[Host], selection: str, home: str, *, with_results: bool) -> Iterator[FileGroup]:
+    """Yield the groups of files that stay, each with the fix that removes it."""
     directory = RunRegistry().directory
     outputs = () if with_results else tuple(_outputs())
     if outputs:
@@ -121,8 +126,8 @@ def _left(hosts: Sequence[Host], selection: str, home: str, *, with_results: boo
         yield FileGroup("runs", len(outputs), sum(map(_size, outputs)), str(directory), fix)
     if records := _records_of_others(hosts, home):
         options = _options_for(records, selection, home)
-        calls = [ipexctl_command("uninstall", *shlex.split(each)) for each in options]
-        call = join_fixes(Fix.of((each,)) for each in calls)
+        calls = [ipexctl_command("uninstall", *shlex.split(option)) for option in options]
+        call = join_fixes(Fix.of((uninstall,)) for uninstall in calls)
         fix = Fix("to remove everything there and the records: {call}", call=call)
         yield FileGroup("records", len(records), 0, str(directory), fix)
     own = expand_tilde(DEFAULT_HOME)
@@ -141,6 +146,7 @@ def _completion_files() -> list[Path]:
 
 
 def _bashrc() -> list[Path]:
+    """Return .bashrc if it has the line for completion; else nothing."""
     path = home_directory() / ".bashrc"
     try:
         return [path] if _completion_line() in path.read_bytes().splitlines() else []
@@ -170,6 +176,7 @@ def _size(path: Path) -> int:
 
 
 def _remove_empty(directory: Path) -> None:
+    """Remove the directory and those below it, as far as they are empty."""
     for above, _, _ in os.walk(directory, topdown=False):
         try:
             Path(above).rmdir()

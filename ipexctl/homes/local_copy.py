@@ -1,7 +1,8 @@
-"""Copies a run to the control machine while it is followed, because node0 may later be gone or prune the run.
-The files are as on node0 (`ranks/NNNN.out`, `output.times`, `status.json` …), so `logs`, `why` and `ps` can read them
-instead. A copy is complete once it has a final status. Every byte is written at its own offset, so two followers write
-the same content. If a copy can't be written, the follower continues without it.
+"""Copy a run to the control machine while it is followed, because node0 may later be gone or prune the run.
+
+The files are the same as on node0 (`ranks/NNNN.out`, `output.times`, `status.json` …), so `logs`, `why` and `ps` can
+read the copy instead. A copy is complete once it has a final status. Every byte is written at its own offset, so two
+followers write the same content. If a copy can't be written, the follower continues without it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class LocalCopy:
         self._status_at = 0.0
 
     def write(self, chunk: OutputPart) -> None:
-        """Each stream's pieces come in order, from its beginning."""
+        """Write a piece of output. The pieces of each stream come in order, from its beginning."""
         if self.error is not None:
             return
         name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
@@ -106,7 +107,7 @@ class LocalCopy:
             self._give_up(error)
 
     def write_windows(self, file: WindowsFile) -> None:
-        """Keep a file of a rank's rates, whole, in place of the one before."""
+        """Keep a file of a rank's rates. Each one replaces the file before it."""
         if self.error is not None:
             return
         try:
@@ -137,6 +138,7 @@ class LocalCopy:
             self._notes = None
 
     def _file(self, name: str) -> int:
+        """Return the open file of a rank's output. If too many are open, the one that was opened first is closed."""
         number = self._open.get(name)
         if number is None:
             if len(self._open) >= _MAX_OPEN_FILES:
@@ -148,6 +150,7 @@ class LocalCopy:
         return number
 
     def _save(self, document: Mapping[str, Any]) -> None:
+        """Write the status, unless an earlier error ended the copy."""
         if self.error is not None:
             return
         try:
@@ -174,7 +177,7 @@ class ReadCopy:
 
 
 def read_copy(directory: Path) -> ReadCopy | None:
-    """None if the run was never followed from this machine."""
+    """Return the copy of a run; None if the run was never followed from this machine, or its status is damaged."""
     path = directory / "status.json"
     try:
         seen = path.stat().st_mtime
@@ -185,13 +188,15 @@ def read_copy(directory: Path) -> ReadCopy | None:
 
 
 def read_newest_status(directory: Path) -> RunStatus | None:
-    """Also of a run that was never followed, if a call has seen its end."""
+    """Return the newest status that this machine knows. A run that was never followed has one, too, if a call has seen
+    its end."""
     copy = read_copy(directory)
     return read_final_status(directory) or (copy.status if copy is not None else None)
 
 
 def save_final_status(directory: Path, status: RunStatus) -> None:
-    """Save the final status of a run that no call followed to its end. If that fails, node0 is asked next time."""
+    """Save the final status of a run that no call followed to its end. If that fails, the next call asks node0
+    again."""
     with contextlib.suppress(OSError):
         make_private_directory(directory)
         write_json_atomically(directory / "ended.json", status.to_json(), durable=False)
@@ -207,7 +212,7 @@ def read_final_status(directory: Path) -> RunStatus | None:
 
 
 def remove_copy(runs: Path, run: str) -> None:
-    """Remove everything but the plan."""
+    """Remove everything of a copy but the plan."""
     with contextlib.suppress(OSError):
         paths = [path for path in (runs / run).iterdir() if path.name != PLAN_FILE]
         # The status goes last, because a copy without one is not known to be ours.
@@ -216,6 +221,6 @@ def remove_copy(runs: Path, run: str) -> None:
 
 
 def copy_size(directory: Path) -> int:
-    """Size in bytes, without the plan."""
+    """Return the size of a copy in bytes, without the plan."""
     plan = directory / PLAN_FILE
     return disk_usage(directory) - (plan.stat().st_blocks * 512 if plan.exists() else 0)

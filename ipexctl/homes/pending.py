@@ -1,4 +1,4 @@
-"""Markers of runs that a call is starting, so that a killed call does not keep its lease on a synced tree."""
+"""Mark runs that a call is starting, so that a killed call does not keep its lease on a synced tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEEP_SECONDS: Final = 3600.0
 
 
 def runs_directory() -> Path:
-    """The directory of this account's records and copies of runs."""
+    """Return the directory of this account's records and copies of runs."""
     return state_directory() / "runs"
 
 
@@ -58,8 +58,9 @@ def clear_pending(directory: Path, run: str) -> None:
 
 
 def abandoned_runs(directory: Path) -> tuple[str, ...]:
-    """Runs that never started because their call was killed or could not clean up a host. Removes their records."""
-    found = []
+    """Return the runs that never started, because their call was killed or could not clean up a host. Their records are
+    removed. A marker older than an hour is removed, and its run is not returned."""
+    abandoned = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(f"*{_SUFFIX}")):
             if not _is_abandoned(path):
@@ -68,9 +69,9 @@ def abandoned_runs(directory: Path) -> tuple[str, ...]:
             if time.time() - path.stat().st_mtime > _KEEP_SECONDS:
                 path.unlink()
             else:
-                found.append(run)
+                abandoned.append(run)
                 remove_record(directory, run)
-    return tuple(found)
+    return tuple(abandoned)
 
 
 def starting_runs(directory: Path) -> tuple[str, ...]:
@@ -82,7 +83,8 @@ def starting_runs(directory: Path) -> tuple[str, ...]:
 
 
 def _is_abandoned(marker: Path) -> bool:
-    """True if the process that started the run is gone. False if it is on another machine, where we can't see it."""
+    """Return True if the process that started the run is gone. False if it is on another machine, where we can't see
+    it, or if the marker can't be read."""
     try:
         process = decode(ProcessIdentity, read_json_file(marker), "the file")
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Prunes ended runs on the nodes and in the registry. On the nodes, `node/run/retention.py` prunes in the background
+"""Prune ended runs on the nodes and in the registry. On the nodes, `node/run/retention.py` prunes in the background
 when a run starts; `ipexctl ps --prune` prunes at once.
 """
 
@@ -31,8 +31,8 @@ from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.remote.session import Session
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
-_GONE: Final = "IPEXCTL_KEEP_GB"
-_RECORDS: Final = 3
+_REMOVED_VARIABLE: Final = "IPEXCTL_KEEP_GB"
+_RECORD_LIFETIMES: Final = 3
 """A registry record is small and is kept this many times as long as the run, so that `ps` can still list it."""
 
 
@@ -56,8 +56,11 @@ def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
     Raises a UserError for a value that is no number of days.
     """
     default = RetentionLimits()
-    if environ.get(_GONE):
-        raise UserError(f"${_GONE} is gone: runs are removed by their age alone", fix=f"unset {_GONE}; {DAYS}=7")
+    if environ.get(_REMOVED_VARIABLE):
+        raise UserError(
+            f"${_REMOVED_VARIABLE} is gone: runs are removed by their age alone",
+            fix=f"unset {_REMOVED_VARIABLE}; {DAYS}=7",
+        )
     text = environ.get(DAYS, "").strip()
     if not text:
         return default
@@ -71,7 +74,8 @@ def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
 
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
-    """Shell code that prunes in the background if there are many runs, after a run's directory is created."""
+    """Return shell code that prunes in the background if there are many runs; it is for the time after a run's
+    directory was created."""
     argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
     by = identify_caller(os.environ)
     unnamed = [] if by else [record.id for record in RunRegistry().all() if record.plan.by is None]
@@ -103,9 +107,9 @@ def prune_nodes(
     dry_run: bool = False,
     force: bool = False,
 ) -> list[PruneResult]:
-    """Prune ended runs in each home of these runs, at the same time on all hosts.
+    """Prune ended runs in each home of these runs, on all hosts at the same time.
 
-    Returns a result for each home, also of those that failed.
+    Return a result for each home, even for those where pruning failed.
     """
     removal = removal_request(force=force, known=[record.id for record in records])
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
@@ -126,17 +130,17 @@ def prune_nodes(
                 label="prune runs",
                 silence=PATIENCE,
             )
-        found = reply.decode(PruneReply)
-        gone, kept, size, foreign, newest = found
+        pruned = reply.decode(PruneReply)
+        gone, kept, size, foreign, newest = pruned
         return PruneResult(host, "ok", gone=gone, kept=kept, size=size, foreign=foreign, newest=newest)
 
-    found: dict[tuple[str, int | None, str], PruneResult] = {}
+    results: dict[tuple[str, int | None, str], PruneResult] = {}
     for done in fan_out(list(nodes), work, forks=FORKS, cancel=cancel):
         error = done.error or HostError("it didn't answer")
-        found[done.item] = done.result or PruneResult(
+        results[done.item] = done.result or PruneResult(
             nodes[done.item][1], status=error.status, reason=error.reason, fix=error.advice
         )
-    return [found[key] for key in nodes]
+    return [results[key] for key in nodes]
 
 
 def prune_local(
@@ -154,14 +158,14 @@ def prune_local(
         if record.id not in over and read_final_status(register.directory / record.id) is None:
             continue
         age = (now - record.started) / 86400
-        if age > keep.days * _RECORDS:
-            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORDS:g} days"))
+        if age > keep.days * _RECORD_LIFETIMES:
+            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORD_LIFETIMES:g} days"))
         elif sizes[record.id] and age > keep.days:
             gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days:g} days"))
         else:
             continue
         if not dry_run:
             remove_copy(register.directory, record.id)
-            if age > keep.days * _RECORDS:
+            if age > keep.days * _RECORD_LIFETIMES:
                 register.remove(record.id)
     return gone

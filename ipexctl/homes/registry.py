@@ -1,6 +1,7 @@
-"""Keeps a record of each run on the control machine, so that `logs` or `stop` know how to reach its node0.
-Two files, mode 0600, written before the first rank starts: ID.json, and the plan in ID/plan.json. Node0 keeps the
-status, so a record never says whether a run is alive. A damaged file affects only its own run.
+"""Keep a record of each run on the control machine, so that `logs` or `stop` know how to reach its node0.
+
+A record is two files of mode 0600, written before the first rank starts: ID.json, and the plan in ID/plan.json. Node0
+keeps the status, so a record never says whether a run is alive. A damaged file affects only its own run.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class RunRecord:
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock; only shown, because the clock may have been wrong."""
     sequence: int = field(default=0, compare=False)
-    """Larger than that of every run saved before."""
+    """The number of the run. It is larger than the number of each run that was saved before."""
     nodes: tuple[Host, ...] = ()
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
@@ -64,7 +65,7 @@ class RunRecord:
     """Options that chose the hosts and the environment, for commands to type next."""
     typed: TypedCall = NOT_TYPED
     is_kept: bool = True
-    """False for a run that was found on its hosts: nothing of it is written here."""
+    """False for a run that was found on its hosts; nothing of such a run is written here."""
 
     @cached_property
     def plan(self) -> Plan:
@@ -102,7 +103,8 @@ class RunRecord:
         return self.is_kept or RunRegistry().has(self.id) or is_made_by(self.plan.by, caller_here().records)
 
     def call_text(self, text: str) -> str:
-        """Give commands about a run that was found on its hosts the options that name these."""
+        """Return a text in which commands about the run name its hosts, if the run was found on its hosts and has no
+        record here. A text without commands stays as it is."""
         return text if self.is_kept or not isinstance(text, Fix) else text.with_commands(self._on_hosts)
 
     def _on_hosts(self, command: FixCommand) -> FixCommand:
@@ -130,7 +132,8 @@ class RunRecord:
 
     @property
     def continue_command(self) -> str:
-        """The command that goes on from a checkpoint; empty if the hosts are a scheduler's to choose."""
+        """The command that goes on from a checkpoint; empty if a scheduler chose the hosts, or if the record does not
+        tell where the call was typed."""
         can_resume = self.typed.directory and not self.plan.job
         return Fix(f"`ipexctl run --resume {self.id}`") if can_resume else ""
 
@@ -162,7 +165,7 @@ def new_record(context: RunContext, plan: Plan, connect: ConnectOptions) -> RunR
 def record_of(
     plan: Plan, nodes: Sequence[Host], connect: ConnectOptions, options: CallOptions, started: float
 ) -> RunRecord:
-    """`nodes`: node0 first."""
+    """Return the record of a run with this plan. `nodes`: its hosts, node0 first."""
     return RunRecord(
         *(plan.id, nodes[0], plan.home, plan.python, plan, started),
         nodes=tuple(nodes),
@@ -174,7 +177,7 @@ def record_of(
 
 
 def stem_of(script: str) -> str:
-    """Prefix of the ids of this script's runs."""
+    """Return the prefix of the ids of this script's runs."""
     return _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
 
 
@@ -184,7 +187,7 @@ def new_id(script: str, now: float) -> str:
 
 
 class UnreadableRecord(UserError):
-    """Only the id of its run is known."""
+    """The error for a damaged record, of which only the id of its run is known."""
 
     def __init__(self, file: Path, reason: str) -> None:
         self.id, self.path, self.reason, self.written = file.stem, file, reason, 0.0
@@ -230,7 +233,7 @@ class RunRegistry:
             ) from None
 
     def _sequence_of(self, run: str) -> int:
-        """The number in the run's record; the next one if there is no record."""
+        """Return the number in the run's record; the next number if it has no record."""
         with contextlib.suppress(UnreadableRecord):
             return _read_record(self.directory / f"{run}.json").sequence
         number = self.last_sequence() + 1
@@ -238,7 +241,8 @@ class RunRegistry:
         return number
 
     def last_sequence(self) -> int:
-        """The largest number that a run ever had. A kept number outlives the record of a failed start."""
+        """Return the largest number that a run ever had. The number is kept in a file of its own, so it outlives the
+        record of a failed start."""
         with contextlib.suppress(OSError, ValueError):
             return int(decode_natural(read_json_file(self.directory / _LAST_SEQUENCE), "the number"))
         return max((record.sequence for record in self.all()), default=0)
@@ -252,7 +256,7 @@ class RunRegistry:
 
         `names`: a pattern for ids.
         """
-        found, damaged = list[RunRecord](), list[UnreadableRecord]()
+        records, damaged = list[RunRecord](), list[UnreadableRecord]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob(f"{names}.json")):
                 try:
@@ -260,18 +264,18 @@ class RunRegistry:
                 except UnreadableRecord as error:
                     damaged.append(error)
                 else:
-                    found += [record] if record.id == path.stem else []
-        return sorted(found, key=lambda record: (record.sequence, record.started, record.id)), damaged
+                    records += [record] if record.id == path.stem else []
+        return sorted(records, key=lambda record: (record.sequence, record.started, record.id)), damaged
 
     def get(self, run: str) -> RunRecord | None:
-        """The record with exactly this id; None if it is missing or can't be read."""
+        """Return the record with exactly this id; None if it is missing or can't be read."""
         with contextlib.suppress(UnreadableRecord):
             record = _read_record(self.directory / f"{run}.json")
             return record if record.id == run else None
         return None
 
     def node0_of(self, run: str) -> Host | None:
-        """Node0 of the run with exactly this id; None if it was not started from this machine."""
+        """Return node0 of the run with exactly this id; None if it was not started from this machine."""
         record = self.get(run)
         return record.node0 if record is not None else None
 
@@ -290,7 +294,12 @@ _HOST_PATHS: Final = ("identity", "known_hosts", "ssh_config")
 
 
 def _to_json(record: RunRecord) -> Json:
-    values = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in _NOT_KEPT}
+    """Return the record as JSON, in which the plan is left to its own file."""
+    values = {
+        attribute.name: getattr(record, attribute.name)
+        for attribute in fields(record)
+        if attribute.name not in _NOT_KEPT
+    }
     nodes = [_host_to_json(host) for host in record.nodes]
     values |= {
         "node0": _host_to_json(record.node0),
@@ -302,6 +311,7 @@ def _to_json(record: RunRecord) -> Json:
 
 
 def _host_to_json(host: Host) -> dict[str, Any]:
+    """Return the host as JSON. Paths are absolute, so that calls in other directories can use them."""
     paths: dict[str, Path | None] = {name: getattr(host, name) for name in _HOST_PATHS}
     return {
         **{name: getattr(host, name) for name in (*_HOST_FIELDS, "proxy")},
@@ -310,6 +320,7 @@ def _host_to_json(host: Host) -> dict[str, Any]:
 
 
 def _decode_host(value: object, field: str) -> Host:
+    """Return the host of a record's JSON. Raises a ValueError if a field has the wrong type."""
     data = check_type(dict, value, field)
     known = {name: data.get(name) for name in (*_HOST_FIELDS, "proxy")}
     identity, known_hosts, ssh_config = (_decode_path(data.get(name), name) for name in _HOST_PATHS)
@@ -329,7 +340,7 @@ FIELD_DECODERS: Final = {"Host": _decode_host}
 
 
 def _read_record(path: Path) -> RunRecord:
-    """Raises an UnreadableRecord."""
+    """Return the record in a file. Raises an UnreadableRecord."""
     try:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
@@ -351,20 +362,22 @@ class FailedCall:
     fix: str = ""
     directory: str = ""
     sequence: int = field(default=0, metadata=PRIVATE)
-    """That of the last run before."""
+    """`sequence` of the last run before this call."""
     line: str = ""
-    """As typed, for the install that it lacked."""
+    """The line of `ipexctl run` as typed, if an install would let it run; else empty."""
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
-    """If the directory can't be written, nothing is raised: only `why` reads the file."""
+    """Keep a call of `run` that started nothing. If the directory can't be written, nothing is raised, because only
+    advice of `why` and `install` depends on the file."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)
 
 
 def lacking_line(directory: str) -> str:
-    """The line of `ipexctl run` that was typed last in this project and started nothing; or empty."""
+    """Return the last line of `ipexctl run` that an install would let run, if it was typed in this directory and no run
+    has begun since; else empty."""
     registry = RunRegistry()
     failed = read_failed_call(registry.directory)
     is_last = failed is not None and failed.directory == directory and failed.sequence == registry.last_sequence()

@@ -1,6 +1,7 @@
-"""`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine. Files on the
-control machine go last, because the records are needed to reach the hosts again. Nothing is removed while a run, an
-install or any process uses a home, and only what carries ipexctl's marks is removed.
+"""List, then remove what ipexctl put on the hosts and on the control machine: the command `ipexctl uninstall`.
+
+Files on the control machine go last, because the records are needed to reach the hosts again. Nothing is removed while
+a run, an install or any process uses a home, and only what carries ipexctl's marker files is removed.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class _Uninstall:
         return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
 
     def leaders(self) -> dict[Host, Host]:
-        """Host without an error → the first host with the same home."""
+        """Return host without an error → the first host with the same home."""
         return find_leaders([result.host for result in self.working()], lambda host: self.results[host.name].store)
 
     def update(self, host: Host, error: HostError) -> None:
@@ -120,6 +121,8 @@ class _Uninstall:
             self.results[answer.host.name] = _first_result(answer)
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
+        """Let the agent do an action (`list`, `remove_data`, `remove`) on those of the hosts that have a home, and set
+        their results."""
         ended = [*abandoned_runs(runs_directory()), *self.ended_runs()]
         known = [record.id for record in RunRegistry().all()]
         removal = removal_request(force=self._options.force, known=known)
@@ -151,6 +154,7 @@ class _Uninstall:
                 self.update(outcome.host, outcome.error)
 
     def follow_leaders(self) -> None:
+        """Set the results of hosts that share the home of another host: what is there counts once."""
         for host, leader in self.leaders().items():
             if leader != host:
                 reason = f"shares the home of {leader.name}"
@@ -159,31 +163,32 @@ class _Uninstall:
                 )
 
     def obstacles(self) -> dict[str, HostError]:
-        """Host in use → the run, install or other process because of which nothing can be removed now."""
+        """Return host in use → why nothing can be removed there now: a run, an install or another process."""
         ended = set(self.ended_runs())
-        found = {}
+        obstacles = {}
         for name, result in self.results.items():
             if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
                 stop = join_fixes(map(self._stop, runs))
-                found[name] = HostError(
+                obstacles[name] = HostError(
                     f"nothing is removed while a run is alive: {', '.join(runs)}", Fix("to end it: {stop}", stop=stop)
                 )
             elif result.busy:
                 again = Fix("wait until it has ended, then: `ipexctl uninstall {*hosts}`", hosts=self.selection)
-                found[name] = HostError(result.busy[0], again)
+                obstacles[name] = HostError(result.busy[0], again)
         if starting := starting_runs(runs_directory()):
             reason = f"run {starting[0]} is being started by another call"
-            found[CONTROL_MACHINE.name] = HostError(reason, "wait for that call, or press Ctrl-C in it")
-        return found
+            obstacles[CONTROL_MACHINE.name] = HostError(reason, "wait for that call, or press Ctrl-C in it")
+        return obstacles
 
     def _stop(self, run: str) -> Fix:
-        """Finds the run from where this call was typed."""
-        words: tuple[str, ...] = ()
+        """Return the fix that ends a run. It finds the run from the directory in which this call was typed: it names
+        localhost for a run on this machine alone, and has --force for another caller's run."""
+        options: tuple[str, ...] = ()
         if not RunRegistry().has(run):
             is_alone = [host.name for host in self.hosts] == [LOCAL.name]  # what no command looks at unnamed
-            owned = {each.name for result in self.results.values() for each in result.foreign}
-            words = ("--hosts", LOCAL.name) * is_alone + ("--force",) * (run in owned)
-        return Fix("`ipexctl stop {run} {*words}`", run=run, words=words)
+            owned = {foreign_entry.name for result in self.results.values() for foreign_entry in result.foreign}
+            options = ("--hosts", LOCAL.name) * is_alone + ("--force",) * (run in owned)
+        return Fix("`ipexctl stop {run} {*words}`", run=run, words=options)
 
     def refuse(self, obstacles: Mapping[str, HostError]) -> UninstallReport:
         for result in self.working():
@@ -194,14 +199,16 @@ class _Uninstall:
 
 
 def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = False) -> UninstallReport:
-    """Change nothing. Fail if a run is alive, unless it is a dry run."""
+    """Return what `uninstall` would remove, and change nothing. If something stands in the way, such as a live run, the
+    result of each host is an error. Raises a UserError if others made something there, unless the call has --force. A
+    dry run lists all the same, with the obstacles."""
     state = _Uninstall(opened, options)
     state.find_homes()
     state.call_agent("list", opened.hosts)  # on every host: processes of a shared home are seen on their own host only
     obstacles = state.obstacles()
     foreign = {name: result.foreign for name, result in state.results.items() if result.foreign and not options.force}
-    words = (*state.selection, *(("--with-results",) if options.with_results else ()))
-    again = Fix("`ipexctl uninstall {*words} --force`", words=words)
+    arguments = (*state.selection, *(("--with-results",) if options.with_results else ()))
+    again = Fix("`ipexctl uninstall {*words} --force`", words=arguments)
     if foreign and not dry_run:
         groups = [group for result in state.results.values() for group in (*result.found, *result.left)]
         others = {owned.name for on_host in foreign.values() for owned in on_host}
@@ -213,10 +220,12 @@ def survey(opened: OpenHosts, options: UninstallOptions, *, dry_run: bool = Fals
     if obstacles and not dry_run:
         return state.refuse(obstacles)
     state.follow_leaders()
-    found, left = find_control_files(opened.hosts, opened.options.hosts, opened.home, with_results=options.with_results)
+    removable, left = find_control_files(
+        opened.hosts, opened.options.hosts, opened.home, with_results=options.with_results
+    )
     if dry_run and any(result.has_failed for result in state.results.values()):
-        left = ()  # the lines that would remove it repeat a call that failed, maybe by its --home
-    control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
+        left = ()  # their fixes would repeat the options of a call that failed, maybe because of its --home
+    control = UninstallResult(CONTROL_MACHINE, "changed" if removable else "ok", found=removable, left=left)
     report = state.report(control, is_survey=True)
     return replace(report, obstacles=obstacles)
 
@@ -232,7 +241,7 @@ def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
         state.call_agent("remove_data", [host for host, leader in state.leaders().items() if host != leader])
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
     if any(result.has_failed for result in state.results.values()):
-        # The call itself may be wrong, by its --home, so it is not proposed again.
+        # The call is not proposed again, because its --home may be wrong.
         control = replace(listed.control, status="failed", reason="not done, because hosts failed")
         return state.report(control, is_survey=False)
     remove_control_files(opened.hosts, opened.home, with_results=options.with_results)
@@ -240,6 +249,7 @@ def uninstall(opened: OpenHosts, options: UninstallOptions) -> UninstallReport:
 
 
 def _first_result(answer: HostFacts) -> UninstallResult:
+    """Return the result of a host before its home is looked at: where the home is, or why the host can't be probed."""
     try:
         facts, home = answer.require_home()
     except HostError as error:
@@ -254,6 +264,7 @@ def _first_result(answer: HostFacts) -> UninstallResult:
 
 
 def _with_reply(before: UninstallResult, reply: HomeReply, selection: Sequence[str]) -> UninstallResult:
+    """Return the result with what the host found, removed and left."""
     return replace(
         before,
         status="changed" if reply.found else before.status,
@@ -268,6 +279,7 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: Sequence[s
 
 
 def _fix_of_left(kind: str, hosts: Sequence[str]) -> str:
+    """Return why files of this kind stay on a host, or what removes them."""
     if kind == "changed":
         return "it was changed since push wrote it: look at it before you remove it"
     if kind in ("runs", "projects", "results", "pushed"):

@@ -1,4 +1,5 @@
-"""The hosts of the cluster, and readers for every file that can name them.
+"""Read the hosts of the cluster from options and from every file that can name them.
 
-In: options and files. Out: `Host`s in order, or a refusal with its line. Never opens a connection.
+Input is options and files; output is `Host`s in order, or a refusal with the line of the file. Nothing here opens a
+connection.
 """

@@ -1,4 +1,4 @@
-"""Jobs of batch systems, and the hosts of a Slurm or PBS allocation, from the environment variables alone.
+"""Read the hosts of a Slurm or PBS job from the environment variables alone.
 
 Slots count only if the user asked for tasks: Slurm's own defaults, such as one task per core, grant none.
 """
@@ -38,7 +38,7 @@ def job_number(environ: Mapping[str, str]) -> str:
 
 
 def job_name(environ: Mapping[str, str]) -> str:
-    """Slurm's job id, for messages; empty outside a Slurm job."""
+    """Return Slurm's job id, for messages; empty outside a Slurm job."""
     return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
 
 
@@ -74,6 +74,8 @@ def read_tasks(text: str) -> list[int]:
 
 
 def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
+    """Return the hosts of the Slurm job, and its name; None outside a job. Raises a UserError if Slurm's variables
+    can't be read, or contradict each other."""
     variable = "SLURM_JOB_NODELIST" if environ.get("SLURM_JOB_NODELIST") else "SLURM_NODELIST"
     nodes = environ.get(variable, "")
     if not nodes:
@@ -105,6 +107,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
 
 
 def _refuse_repeated_start(environ: Mapping[str, str]) -> None:
+    """Refuse a call that srun starts several times at once."""
     task_count = environ.get("SLURM_STEP_NUM_TASKS", "1")
     if task_count.isdecimal() and int(task_count) > 1:
         raise UserError(
@@ -113,6 +116,8 @@ def _refuse_repeated_start(environ: Mapping[str, str]) -> None:
 
 
 def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
+    """Return the hosts of the PBS job, and its name; None outside a job. Raises a UserError if the node file can't be
+    read."""
     path = environ.get("PBS_NODEFILE", "")
     if not path:
         return None

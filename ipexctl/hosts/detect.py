@@ -1,5 +1,8 @@
-"""Reads a file of hosts in any format. A file that the user did not name may have 1 MB; pipes and devices are never
-read."""
+"""Read a file of hosts in any format: a hostfile, or an Ansible inventory in INI or YAML.
+
+A file that the user did not name may have 1 MB at most and must be a regular file. A file that the user named may also
+be a pipe.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ def detect(text: str, suffix: str = "") -> Format:
 
 
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
-    """`shown`: the file's name in messages. `found`: see `source.Source`."""
+    """Return the hosts of a file in any format. Raises a UserError, or a FileError with line and column. `shown`: the
+    file's name in messages. `found`: the option that would name the file; empty if the user named it
+    (`source.SourceFile`)."""
     shown = str(path) if shown is None else shown
     data = _read_bytes(path, shown, found)
     text = _decode(data, path, shown)
@@ -66,12 +71,13 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
         read_format = inventory_files.read_inventory_yaml if format_ == "yaml" else inventory_files.read_inventory_ini
     hosts = read_format(text, shown, base=path.parent, found=found)
     if not hosts:
-        what = "is empty" if not text.strip() else "names no host"
-        raise UserError(f"{shown}: the file {what}", fix="write one host a line, such as node1 or node[1-4]:2")
+        problem = "is empty" if not text.strip() else "names no host"
+        raise UserError(f"{shown}: the file {problem}", fix="write one host a line, such as node1 or node[1-4]:2")
     return hosts
 
 
 def _read_bytes(path: Path, shown: str, found: str) -> bytes:
+    """Return the content of the file. Raises a UserError that says why it can't be read."""
     kind = FOUND_HOSTS if found else HOSTS
     try:
         return read_regular(path, kind) if found else read_typed(path, kind)
@@ -100,6 +106,8 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
 
 
 def _decode(data: bytes, path: Path, shown: str) -> str:
+    """Return the text of the file. Raises a UserError for a file that is binary or in UTF-16, and a FileError at the
+    first character that is not UTF-8."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         new = path.with_stem(f"{path.stem}-utf8")
         raise UserError(

@@ -1,5 +1,8 @@
-"""A host of the hostfile, names that it may have, and its ipexctl directory: `--home`, else $IPEXCTL_HOME, else
-~/.ipexctl. A name ends up in commands, ssh configs and paths, so its alphabet is fixed, without a leading dash."""
+"""Define a host of the hostfile, the names that it may have, and the directory of its ipexctl home: `--home`, else
+$IPEXCTL_HOME, else ~/.ipexctl.
+
+A name ends up in commands, ssh configs and paths, so its alphabet is fixed, and it never begins with a dash.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ipexctl.text import printable
 Value = TypeVar("Value")
 MAX_NAME: Final = 253
 MAX_PORT: Final = 65_535
-_CLIP: Final = 60
+_LONGEST_QUOTE: Final = 60
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 IPV4: Final = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -50,9 +53,9 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
 
 
 def quote(text: str) -> str:
-    """A value in a sentence: on one line, however long it is."""
+    """Return a value for a sentence: on one line, and cut if it is long."""
     shown = printable(text)
-    return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
+    return f"'{shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…'}'"
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
@@ -105,6 +108,7 @@ def check_user(user: str) -> str:
 
 
 def _bad_name(name: str) -> WordError:
+    """Return the error for a host name that is no valid name, at its first bad character."""
     if not name:
         return WordError("the host's name is missing")
     if name[0] == "-":
@@ -119,6 +123,7 @@ def _bad_name(name: str) -> WordError:
 
 
 def _check_ipv6(name: str) -> None:
+    """Raise a WordError unless the text is an IPv6 address, with or without a zone such as `%eth0`."""
     address, percent, zone = name.partition("%")
     if percent and _ZONE.fullmatch(zone) is None:
         raise WordError(f"{quote(zone)} is not a network interface", column=len(address) + 2)
@@ -135,7 +140,7 @@ class Host:
     """One machine of the cluster. None means the file sets no value, so the ssh config decides."""
 
     name: str
-    """As the user wrote it; used in every message and table."""
+    """The name as the user wrote it, which every message and table uses."""
     address: str
     user: str | None = None
     port: int | None = None
@@ -155,7 +160,8 @@ class Host:
 
 
 def private_keys(hosts: Iterable[Host]) -> tuple[Path, ...]:
-    """Keys named by a hostfile, an inventory or the command line, not by an ssh config."""
+    """Return the keys that a hostfile, an inventory or the command line names. Keys of the ssh config are not among
+    them."""
     return tuple(dict.fromkeys(host.identity for host in hosts if host.identity is not None))
 
 
@@ -183,7 +189,8 @@ T = TypeVar("T", bound="Hashable")
 
 
 def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
-    """Path of ipexctl's directory: absolute, or `~/…`, relative to the account's home on each node."""
+    """Return the path of the ipexctl home: absolute, or `~/…`, relative to the account's home directory on each node.
+    Raises a UserError for a path that can be none."""
     text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
     if not text:
         return DEFAULT_HOME

@@ -1,7 +1,7 @@
-"""Hostfiles of mpirun, DeepSpeed and schedulers, and --hosts: a host or node set per line, with attributes.
+"""Read hostfiles of mpirun, DeepSpeed and schedulers, and --hosts. Each line has a host or node set, with attributes.
 
-Slots of repeated lines add up, as in Open MPI; contradicting values are an error. A found file may set no attribute
-that runs a program or trusts a key (`source.py`).
+Slots of repeated lines add up, as in Open MPI; contradicting values are an error. A file that the user did not name may
+set no attribute that runs a program or trusts a key (`source.py`).
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Roster:
 
 
 def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
+    """Return one host for all lines that name it. Raises a RosterError if they contradict each other."""
     values: dict[str, tuple[Any, int]] = {}
     for line, host in lines:
         for key in ("internal", *_SINGLE_KEYS, "address"):
@@ -101,14 +102,14 @@ _OTHER_NAMES: Final = {
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-def read_count(text: str, what: str, *, maximum: int = MAX_SLOTS, example: str = "4") -> int:
-    """Return a whole number from 1 to `maximum`. Raises a WordError that names `what` is counted."""
+def read_count(text: str, subject: str, *, maximum: int = MAX_SLOTS, example: str = "4") -> int:
+    """Return a whole number from 1 to `maximum`. Raises a WordError. `subject`: what is counted, for its message."""
     if _COUNT.fullmatch(text) is None:
-        raise WordError(f"{what} must be a whole number, not {quote(text)}", fix=f"such as {example}")
+        raise WordError(f"{subject} must be a whole number, not {quote(text)}", fix=f"such as {example}")
     number = int(text)
     if not 1 <= number <= maximum:
         fix = "to leave the host out, remove its entry" if number == 0 and maximum == MAX_SLOTS else ""
-        raise WordError(f"{what} must be from 1 to {maximum}, not {quote(text)}", fix=fix)
+        raise WordError(f"{subject} must be from 1 to {maximum}, not {quote(text)}", fix=fix)
     return number
 
 
@@ -183,6 +184,7 @@ def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Hos
 
 
 def _addresses(key: str, text: str, count: int) -> tuple[str, ...]:
+    """Return an address for each host of the line. Raises a WordError if there are more or fewer."""
     addresses = tuple(read_address(address) for address in ((text,) if ":" in text else expand(text)))
     if len(addresses) != count:
         raise WordError(
@@ -195,6 +197,7 @@ def _addresses(key: str, text: str, count: int) -> tuple[str, ...]:
 
 
 def _unknown(word: Word) -> WordError:
+    """Return the error for a key that no line may have, with the key that may be meant."""
     if not word.text:
         return word.error("there is no key before this '='", "such as slots=4")
     key = word.text.lower().replace("-", "_")
@@ -246,6 +249,7 @@ def read_host_list(spec: str) -> tuple[Host, ...]:
 
 
 def _list_fix(item: str, error: WordError) -> str:
+    """Return the fix for an item of --hosts that can't be read."""
     if "/" in item and "://" not in item and "[" not in item:
         return f"give a file of hosts with -H: -H {item}"
     if " " in item or "\t" in item:
@@ -254,13 +258,14 @@ def _list_fix(item: str, error: WordError) -> str:
 
 
 def _read_line(source: SourceFile, number: int, line: str) -> list[Host]:
+    """Return the hosts of a line; none for a comment. Raises a FileError at the word that can't be read."""
     try:
-        words = split_words(line)
-        if not words:
+        line_words = split_words(line)
+        if not line_words:
             return []
-        first = words[0]
+        first = line_words[0]
         _refuse_inventory(line, first)
-        bare, pairs = split_pairs(words[1:])
+        bare, pairs = split_pairs(line_words[1:])
         if bare:
             raise _bare_word(first.text, bare[0])
         fields = fields_of(pairs)
@@ -273,31 +278,33 @@ def _read_line(source: SourceFile, number: int, line: str) -> list[Host]:
 
 
 def _refuse_inventory(line: str, first: Word) -> None:
+    """Refuse a line that is an Ansible group or YAML."""
     if _SECTION.fullmatch(line.partition("#")[0].strip()):
-        what, name = "an Ansible group", "INI inventory's name ends in .ini"
+        kind, name = "an Ansible group", "INI inventory's name ends in .ini"
     elif _YAML.fullmatch(line):
-        what, name = "YAML", "YAML inventory's name ends in .yml or .yaml"
+        kind, name = "YAML", "YAML inventory's name ends in .yml or .yaml"
     else:
         return
     raise first.error(
-        f"{quote(line.strip())} is {what}, and this file is read as a plain hostfile",
-        f"an {name}" if what[0] == "a" else f"a {name}",
+        f"{quote(line.strip())} is {kind}, and this file is read as a plain hostfile",
+        f"an {name}" if kind[0] == "a" else f"a {name}",
     )
 
 
 def _bare_word(first: str, word: Word) -> WordError:
+    """Return the error for a word that is no `key=value`, with the fix for what it looks like."""
     text = word.text
-    what, fix = f"{quote(text)} is not a key=value", "such as slots=4"
+    problem, fix = f"{quote(text)} is not a key=value", "such as slots=4"
     if text.isdecimal():
-        what, fix = f"{quote(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
+        problem, fix = f"{quote(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
     elif first.endswith(",") or text.startswith(","):
-        what, fix = "one line names one host or one node set", "put each host on its own line"
+        problem, fix = "one line names one host or one node set", "put each host on its own line"
     elif first.lower() in ("host", "hostname", "match", "include"):
-        what, fix = "this looks like an ssh configuration, not a hostfile", "give it with --ssh-config"
+        problem, fix = "this looks like an ssh configuration, not a hostfile", "give it with --ssh-config"
     elif _ADDRESS.fullmatch(first):
-        what = f"{quote(text)} follows an address, as in /etc/hosts"
+        problem = f"{quote(text)} follows an address, as in /etc/hosts"
         fix = f"{text} address={first}"
     elif ":" not in text:
-        what = f"{quote(text)} is a second name: a line names one host or one node set"
+        problem = f"{quote(text)} is a second name: a line names one host or one node set"
         fix = "put each host on its own line; a comment begins with #"
-    return word.error(what, fix)
+    return word.error(problem, fix)

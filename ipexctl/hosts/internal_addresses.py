@@ -1,7 +1,8 @@
-"""Chooses the address by which other hosts reach a host; it is seldom the one that ssh uses. Pure.
+"""Choose the address by which other hosts reach a host; it is seldom the one that ssh uses.
 
-The hostfile's `internal=` wins, then --iface, then a subnet where each host has an address of its own: first the
-control machine's, then IPv4. Container bridges are left out: 172.17.0.1 is a bridge inside each host.
+The hostfile's `internal=` comes first, then --iface, then a subnet where each host has an address of its own: the
+control machine's before others, IPv4 before IPv6. Container bridges are left out: 172.17.0.1 is a bridge inside each
+host.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LOCAL_INTERFACES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """An interface with two addresses has two entries."""
+    """One address of an interface. An interface with two addresses has two entries."""
 
     interface: str
     address: str
@@ -46,7 +47,8 @@ class InterfaceAddress:
 
 @lru_cache(maxsize=8192)
 def _network_of(address: str, prefix: int) -> Network:
-    """Cached: every rule about several hosts calls it, and parsing addresses takes most of their time."""
+    """Return the network of an address. Cached, because every rule about several hosts calls this, and parsing
+    addresses takes most of the rules' time."""
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
 
@@ -112,7 +114,7 @@ def internal_addresses(
 
 
 def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ...]:
-    """Subnets where every host has a distinct address, best first."""
+    """Return the subnets where every host has an address of its own, the best first."""
     all_hosts = tuple(addresses.values())
     if not all_hosts:
         return ()
@@ -129,14 +131,22 @@ def address_in(addresses: HostAddresses, network: Network) -> str | None:
 
 
 def _is_shared(network: Network, all_hosts: Iterable[HostAddresses]) -> bool:
+    """Return True if every host has an address in the network, and no two hosts have the same one."""
+    if network.num_addresses <= 1:
+        return False
+    members: list[set[str]] = []
+    for host in all_hosts:
+        in_network = [nic for nic in host.nics if nic.network == network]
+        members.append({nic.address for nic in in_network if nic.joins_hosts})
     # 172.17.0.1 on every machine is a bridge inside each of them, whatever its name.
-    members = [{nic.address for nic in host.nics if nic.network == network and nic.joins_hosts} for host in all_hosts]
-    return network.num_addresses > 1 and all(members) and len(set().union(*members)) == sum(map(len, members))
+    are_distinct = len(set().union(*members)) == sum(map(len, members))
+    return all(members) and are_distinct
 
 
 def _by_choice(
     addresses: Mapping[str, HostAddresses], names: Sequence[str], choice: InterfaceChoice
 ) -> dict[str, str] | Refusal:
+    """Return each host's address on the chosen interface or network; a Refusal that names the hosts without one."""
     chosen: dict[str, str] = {}
     without = []
     for name in names:
@@ -160,6 +170,8 @@ def _by_choice(
 def _by_subnet(
     addresses: Mapping[str, HostAddresses], names: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str] | Refusal:
+    """Return each host's address in the best common subnet. Hosts without one may still each have a routed address of
+    their own, as in some clouds. Else return a Refusal. `given`: addresses that the file sets."""
     # Addresses given in the file determine the network for the other hosts.
     relevant = dict(addresses)
     for name in given.keys() & addresses.keys():
@@ -178,6 +190,7 @@ def _by_subnet(
 
 
 def _no_common_network(addresses: Mapping[str, HostAddresses]) -> Refusal:
+    """Return the Refusal for hosts that share no network, with the most likely reason."""
     nodes: dict[Network, list[str]] = {}
     for name, host in addresses.items():
         for network in {nic.network for nic in host.nics if nic.joins_hosts}:

@@ -1,7 +1,7 @@
-"""An Ansible inventory: groups, variables and the hosts they describe, filled by `inventory_files.py`.
+"""Hold an Ansible inventory: groups, variables and the hosts they describe. `inventory_files.py` fills it.
 
-A connection variable (`ansible_host`, ssh arguments …) that can't be honoured is an error because the login would go
-elsewhere. `node1:8` is refused: Ansible reads a port, a hostfile slots.
+A connection variable (`ansible_host`, ssh arguments …) that can't be honoured is an error, because the login would go
+elsewhere. `node1:8` is refused, because Ansible reads 8 as a port and a hostfile as slots.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ipexctl.hosts.source import SourceFile, proxy_argument, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
 
 Value = TypeVar("Value")
-# Newest name first: it wins if a host has both.
+# The newest name comes first, and counts if a host has both.
 _ADDRESS: Final = ("ansible_host", "ansible_ssh_host")
 _USER: Final = ("ansible_user", "ansible_ssh_user")
 _PORT: Final = ("ansible_port", "ansible_ssh_port")
@@ -82,6 +82,8 @@ class _SettingReader:
     settings: dict[str, HostSetting]
 
     def value(self, keys: tuple[str, ...], parse_text: Callable[[str], Value]) -> Value | None:
+        """Return the value of the first of these variables that has one, and remove all of them from the settings; None
+        if none has. Raises a FileError for a value that can't be used."""
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
@@ -99,7 +101,8 @@ class _SettingReader:
         return read_path(text, self.source.base)
 
     def ssh_arguments(self) -> tuple[Path | None, Path | None, str | None]:
-        """`-F`, UserKnownHostsFile and proxy from ssh's arguments; other arguments stay in the settings."""
+        """Return `-F`, UserKnownHostsFile and proxy of ssh's arguments; other arguments stay in the settings. Raises a
+        FileError for arguments that can't be read, or that a file that the user did not name must not have."""
         config = known_hosts = proxy = None
         for key in _SSH_ARGS:
             setting = self.settings.get(key)
@@ -134,6 +137,7 @@ class _SettingReader:
             raise self.source.found_error(setting.line, setting.column, *refused)
 
     def _check_usable(self, setting: HostSetting) -> None:
+        """Refuse a value that Ansible would compute."""
         if setting.problem:
             raise self._error(setting, setting.problem)
         if "{{" in setting.text or "{%" in setting.text:
@@ -144,13 +148,13 @@ class _SettingReader:
                 fix="write the value itself, or let `ansible-inventory --list --yaml` write the file",
             )
 
-    def _error(self, setting: HostSetting, what: str) -> FileError:
-        return self.source.error(setting.line, setting.column, what)
+    def _error(self, setting: HostSetting, problem: str) -> FileError:
+        return self.source.error(setting.line, setting.column, problem)
 
 
 @lru_cache(maxsize=64)
 def _split_words(text: str) -> tuple[str, ...]:
-    """Cached: usually all hosts have the same arguments."""
+    """Split ssh's arguments as a shell does. Cached, because usually all hosts have the same arguments."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -158,6 +162,8 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def _split_ssh_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the arguments that ipexctl honours, as config, proxy and known_hosts, and the rest. The first of several
+    counts, as in ssh."""
     options: dict[str, str] = {}
     rest: list[str] = []
     index = 0
@@ -175,6 +181,7 @@ def _split_ssh_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str
 
 
 def _ssh_option(flag: str, value: str) -> tuple[str, str]:
+    """Return the kind of an ssh argument and its value; two empty texts for one that ipexctl does not honour."""
     if flag == "-F":
         return "config", value
     if flag == "-J":
@@ -264,6 +271,8 @@ class Inventory:
     def _inherited(
         self, direct: Iterable[str], order: Mapping[str, int], parents: Mapping[str, list[str]]
     ) -> tuple[tuple[str, ...], dict[str, HostSetting]]:
+        """Return the groups of a host in the order in which their variables apply, and the variables that they give it.
+        Deeper groups count more than the groups that hold them; `ansible_group_priority` decides between equals."""
         ancestors: set[str] = set()
         pending = list(direct)
         while pending:
@@ -287,15 +296,16 @@ class Inventory:
         return groups, settings
 
     def _depths(self, parents: Mapping[str, list[str]]) -> dict[str, int]:
-        """Longest path from `all` to each group; a cycle is an error."""
+        """Return group → the length of the longest path to it from `all`. Raises a FileError for groups that hold each
+        other, or that are nested too deep."""
         try:
             order = list(TopologicalSorter(parents).static_order())
         except CycleError as error:
             ring: list[str] = error.args[1]
             position = max(self.groups[parent].children[child] for parent, child in pairwise(ring))
             shown = " > ".join(ring[:8]) + (" > …" if len(ring) > 8 else "")
-            what = f"these groups hold each other: {shown}"
-            raise self.source.error(*position, what, fix="take one of them out") from None
+            problem = f"these groups hold each other: {shown}"
+            raise self.source.error(*position, problem, fix="take one of them out") from None
         depths = dict.fromkeys(self.groups, 1)
         for name in order:
             for child, position in self.groups[name].children.items():
@@ -306,6 +316,7 @@ class Inventory:
 
 
 def _refuse_slots(number: str, column: int) -> None:
+    """Refuse a port number below 22, which is most likely meant as slots."""
     if number.isdecimal() and len(number) < 3 and int(number) < _LOWEST_SSH_PORT:
         raise WordError(
             f"in an Ansible inventory {quote(':' + number)} is the ssh port, not slots",

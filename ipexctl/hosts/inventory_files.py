@@ -1,4 +1,4 @@
-"""Parses Ansible inventories, INI and YAML, into an `Inventory`, with a line and column for each entry.
+"""Parse Ansible inventories, INI and YAML, into an `Inventory`, with a line and column for each entry.
 
 Nothing is run or evaluated: output of an inventory script is refused, and so is a value with a tag such as `!vault`
 where it would be used.
@@ -49,6 +49,7 @@ class _IniReader:
         self._used_groups: dict[str, tuple[int, int]] = {}
 
     def parse_line(self, number: int, line: str) -> None:
+        """Read a line: the begin of a section, or an entry of the present one. Raises a WordError or a FileError."""
         start = len(line) - len(line.lstrip()) + 1
         section = _SECTION.fullmatch(line.strip())
         if section is not None:
@@ -70,6 +71,7 @@ class _IniReader:
                 raise self.inventory.source.error(line, column, f"no group {quote(name)} is declared", fix=fix)
 
     def _begin(self, number: int, start: int, group: str, kind: str) -> None:
+        """Begin a section. A group that only has variables must be declared elsewhere."""
         if kind not in _SECTIONS:
             raise WordError(
                 f"a section is [group], [group:vars] or [group:children], not ':{kind}'",
@@ -83,6 +85,7 @@ class _IniReader:
         self._group, self._kind = group, kind
 
     def _variable(self, number: int, line: str, start: int) -> None:
+        """Read a line `key=value` of `[group:vars]`."""
         key, equals, rest = line.partition("=")
         if not equals or not key.strip():
             raise WordError(f"a line of [{self._group}:vars] is key=value", column=start)
@@ -98,23 +101,25 @@ class _IniReader:
         self.inventory.group(self._group).vars[key.strip()] = HostSetting(value, number, column)
 
     def _child(self, number: int, line: str) -> None:
-        words = split_words(line)
-        if len(words) > 1:
-            raise words[1].error("a line under :children names one group")
-        for name, column in words:
+        """Read a line of `[group:children]`, which names one group."""
+        line_words = split_words(line)
+        if len(line_words) > 1:
+            raise line_words[1].error("a line under :children names one group")
+        for name, column in line_words:
             self._used_groups.setdefault(name, (number, column))
             self.inventory.add_child(self._group, name, number, column)
 
     def _host(self, number: int, line: str) -> None:
-        words = split_words(line, escapes=True)
-        if not words:
+        """Read a line with a host or a pattern of hosts, and its variables."""
+        line_words = split_words(line, escapes=True)
+        if not line_words:
             return
-        bare, pairs = split_pairs(words[1:])
+        bare, pairs = split_pairs(line_words[1:])
         if bare:
-            raise _bare_word(words[0], bare[0])
-        if words[0].text.endswith(":"):
-            raise words[0].error(
-                f"{quote(words[0].text)} looks like YAML, and this file is read as INI",
+            raise _bare_word(line_words[0], bare[0])
+        if line_words[0].text.endswith(":"):
+            raise line_words[0].error(
+                f"{quote(line_words[0].text)} looks like YAML, and this file is read as INI",
                 "a YAML inventory's name ends in .yml or .yaml",
             )
         settings: dict[str, HostSetting] = {}
@@ -122,10 +127,11 @@ class _IniReader:
             if not pair.key.text:
                 raise pair.key.error("there is no name before this '='")
             settings[pair.key.text] = HostSetting(pair.value.text, number, pair.value.column)
-        self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
+        self.inventory.add_hosts(self._group, line_words[0].text, settings, number, line_words[0].column)
 
 
 def _bad_section(line: str, start: int) -> WordError:
+    """Return the error for a line that begins with `[` but is no section."""
     if "]" not in line:
         return WordError("this '[' is never closed", column=start, fix="such as [group]")
     return WordError(
@@ -136,6 +142,7 @@ def _bad_section(line: str, start: int) -> WordError:
 
 
 def _bare_word(first: Word, word: Word) -> WordError:
+    """Return the error for a word behind a host that is no `key=value`."""
     fix = "put each host on its own line; a value with blanks needs quotes"
     if first.text.startswith("["):
         fix = "put the section on its own line"
@@ -167,6 +174,7 @@ class _YamlReader:
         self.inventory = Inventory(tree.source)
 
     def read_group(self, group: Entry, depth: int) -> None:
+        """Read a group with its hosts, variables and child groups. Raises a FileError."""
         self._check_group_name(group)
         self.inventory.group(group.key)
         for part in self.tree.entries(group.value, f"group {quote(group.key)}", depth):
@@ -183,6 +191,8 @@ class _YamlReader:
                     self.inventory.group(group.key).vars[entry.key] = self._setting(entry)
 
     def _part(self, part: Entry, depth: int) -> list[Entry]:
+        """Return the entries of a group's `hosts`, `children` or `vars`. Raises a FileError for a list, which Ansible
+        does not accept there."""
         node = part.value
         if part.key != "vars" and node.id == "sequence":
             example = "node1" if part.key == "hosts" else "gpu"
@@ -198,6 +208,8 @@ class _YamlReader:
         self.inventory.add_hosts(group, host.key, settings, line, column)
 
     def _setting(self, entry: Entry) -> HostSetting:
+        """Return the value of a variable. A value that can't be used gets a `problem`, which is an error only where it
+        would be used."""
         node = entry.value
         problem = ""
         if node.id != "scalar":
@@ -212,6 +224,7 @@ class _YamlReader:
             raise self.tree.error(group.key_node, f"{quote(group.key)} can't be a group's name")
 
     def _unknown_part(self, group: Entry, part: Entry) -> FileError:
+        """Return the error for a key that no group has."""
         if group.key == "_meta":
             return self.tree.error(
                 group.key_node,

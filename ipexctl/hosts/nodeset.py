@@ -1,4 +1,4 @@
-"""Node sets: expands `node[1-4,7]` to names in order, and folds names to a node set.
+"""Expand node sets such as `node[1-4,7]` to names in order, and fold names to a node set.
 
 Padding is kept (`n[01-10]`). A line has at most 100,000 hosts, because `node[1-999999999]` is a slip and must not fill
 the memory.
@@ -28,7 +28,7 @@ _FOLDABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Names in order, with repeats: `n[3,1],m` is n3, n1, m."""
+    """Return the names in order, with repeats: `n[3,1],m` is n3, n1, m. Raises a WordError."""
     if "," not in text and text and not text[0].isspace() and not text[-1].isspace():
         return tuple(_expand(text, _numbers))
     names: list[str] = []
@@ -39,7 +39,8 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def expand_ranges(text: str) -> tuple[str, ...]:
-    """Like `expand`, for one node set, with Ansible's `node[01:10:2]` and `node[a:c]` too."""
+    """Return the names of one node set, which may also have Ansible's `node[01:10:2]` and `node[a:c]`. Raises a
+    WordError."""
     return tuple(_expand(text, _ansible_range))
 
 
@@ -60,13 +61,14 @@ def fold(names: Iterable[str]) -> str:
 
 @lru_cache(maxsize=64)
 def _node_set(names: tuple[str, ...]) -> str:
-    """Cached: most findings and results are about the same hosts."""
+    """Return the names folded. Cached, because most findings and results are about the same hosts."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
 def _split_parts(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each part of a list, with its column. Commas in brackets separate nothing."""
     depth = start = 0
     for index, character in enumerate(text + ","):
         if character == "[":
@@ -82,6 +84,8 @@ def _split_parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _expand(text: str, numbers_of: ReadBracket) -> Sequence[str]:
+    """Return all names of one node set; `numbers_of` reads what is in brackets. An IPv6 address in brackets is one
+    name."""
     if "[" not in text and "]" not in text:
         return (text,)
     if text[0] == "[" and text.endswith("]") and text.count(":") > 1 and "[" not in text[1:] and "::" in text:
@@ -100,15 +104,17 @@ def _expand(text: str, numbers_of: ReadBracket) -> Sequence[str]:
 
 
 def _literal(text: str, start: int, end: int) -> str:
+    """Return the text between two brackets. Raises a WordError for a bracket without its partner."""
     part = text[start:end]
     stray = re.search(r"[\[\]]", part)
     if stray is not None:
-        what = "this '[' is never closed" if stray[0] == "[" else "this ']' has no '[' before it"
-        raise WordError(what, column=start + stray.start() + 1, fix="such as node[1-4]")
+        problem = "this '[' is never closed" if stray[0] == "[" else "this ']' has no '[' before it"
+        raise WordError(problem, column=start + stray.start() + 1, fix="such as node[1-4]")
     return part
 
 
 def _numbers(content: str) -> Sequence[str]:
+    """Return the numbers of a bracket such as `1-4,7`, as texts with their padding."""
     values: list[str] = []
     start = 1
     for item in content.split(","):
@@ -120,6 +126,7 @@ def _numbers(content: str) -> Sequence[str]:
 
 
 def _range(item: str) -> Sequence[str]:
+    """Return the numbers of a range such as `1-4` or `1-9/2`, or of a single number."""
     match = _RANGE.fullmatch(item)
     if match is None:
         raise _bad_range(item)
@@ -132,6 +139,8 @@ def _range(item: str) -> Sequence[str]:
 
 
 def _number_range(first: str, last: str, step: str | None) -> Sequence[str]:
+    """Return the numbers from first to last, padded to one width if one of them is. Raises a WordError for a range that
+    runs backwards or has too many numbers."""
     padded = (first[0] == "0" and len(first) > 1) or (last[0] == "0" and len(last) > 1)
     if padded and len(first) != len(last):
         raise WordError(
@@ -149,17 +158,20 @@ def _number_range(first: str, last: str, step: str | None) -> Sequence[str]:
 
 
 def _bad_range(item: str) -> WordError:
-    what, fix = f"{quote(item)} is not a number or a range", "such as node[1-4,7]"
+    """Return the error for text in brackets that is no range, with the fix for what it looks like."""
+    problem, fix = f"{quote(item)} is not a number or a range", "such as node[1-4,7]"
     if not item:
-        what = "a number is missing here"
+        problem = "a number is missing here"
     elif ":" in item or ".." in item:
-        what, fix = f"{quote(item)}: a range is written with '-'", "such as node[1-4]"
+        problem, fix = f"{quote(item)}: a range is written with '-'", "such as node[1-4]"
     elif re.fullmatch(r"[0-9]+-", item):
-        what, fix = f"{quote(item)} has no end", f"such as {item}{int(item[:18].strip('-')) + 3}"
-    return WordError(what, fix=fix)
+        problem, fix = f"{quote(item)} has no end", f"such as {item}{int(item[:18].strip('-')) + 3}"
+    return WordError(problem, fix=fix)
 
 
 def _ansible_range(content: str) -> Sequence[str]:
+    """Return the numbers or letters of an Ansible range such as `01:10:2` or `a:c`; other text is read as in a
+    hostfile."""
     match = _ANSIBLE_RANGE.fullmatch(content)
     if match is None:
         if ":" in content:
@@ -177,6 +189,7 @@ def _ansible_range(content: str) -> Sequence[str]:
 
 
 def _check_count(count: int, column: int = 1) -> None:
+    """Refuse more than MAX_HOSTS hosts in a line."""
     if count > MAX_HOSTS:
         raise WordError(
             f"this would be {count:,} hosts; a line names at most {MAX_HOSTS:,}",

@@ -1,6 +1,6 @@
-"""Chooses the hosts of a command: from the source that counts, with overrides and --limit applied.
+"""Choose the hosts of a command: read the first source that names some, then apply the call's options and --limit.
 
-The first source wins: --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
+The sources in their order are --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
 ./hostfile, the hostfile in the project's root, this machine alone. A file that was found, not named, counts only if
 nobody but the caller or root could have written it.
 """
@@ -29,15 +29,16 @@ from ipexctl.hosts.source import name_hostfile
 from ipexctl.text import expand_tilde, tilde_path
 
 _ALL: Final = ("all", "*")
-_SHOWN: Final = 3
+_MOST_SUGGESTIONS: Final = 3
 _COLON: Final = re.compile(r":(?![^\[\]]*\])")
 
 
 def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False, name: str = "--limit") -> tuple[Host, ...]:
-    """Hosts by name, node set, glob or group, or by a file of these, in the order of the hosts' file.
+    """Return the hosts that a limit chooses by name, node set, glob or group, or by a file of these, in the order of
+    the hosts' file.
 
     Commas, or colons as in Ansible, separate parts; `!` excludes, `&` intersects. A part without a match is an error: a
-    misspelt exclusion must not run on that host. `found`: the user did not name a file in the limit.
+    misspelt exclusion must not run on that host. `found`: whether the limit is from a file that the user did not name.
     `name`: what was typed, for messages.
     """
     index = _Index(hosts, name)
@@ -62,7 +63,8 @@ def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False, name: 
 
 
 def limit_parts(spec: str, known: Container[str]) -> list[str]:
-    """Split at commas and colons, except in brackets, IPv6 addresses and file paths."""
+    """Return the parts of a limit. It is split at commas and colons, except in brackets, IPv6 addresses and file
+    paths."""
     matched: list[str] = []
     for word in split_specs(spec):
         is_single = word[0] == "@" or word.lstrip("!&") in known or "::" in word
@@ -71,6 +73,7 @@ def limit_parts(spec: str, known: Container[str]) -> list[str]:
 
 
 def _from_file(part: str, option: str, *, found: bool) -> list[str]:
+    """Return the lines of the file behind `@`, or the part itself if it names no file. Raises a UserError."""
     if not part.startswith("@"):
         return [part]
     path = expand_tilde(part[1:])
@@ -95,17 +98,19 @@ class _Index:
                 self.known.setdefault(word, set()).add(host.name)
 
     def find(self, part: str) -> set[str]:
+        """Return the names of the hosts that a part of the limit means: a group, a name, a node set or a glob. Raises a
+        UserError if a name of it fits nothing."""
         if part in self.known:
             return self.known[part]
         if part in _ALL:
             return set(self.names)
         try:
-            words = expand(part)
+            names = expand(part)
         except WordError as error:
             raise UserError(f"{self._option} {quote(part)}: {error.message}", fix=error.fix) from None
         matched: set[str] = set()
         unknown: list[str] = []
-        for word in words:
+        for word in names:
             match = self._glob(word) if "*" in word or "?" in word else self.known.get(word, set())
             matched |= match
             if not match:
@@ -121,7 +126,8 @@ class _Index:
         return set().union(*(names for word, names in self.known.items() if matches(word)))
 
     def _suggest(self, word: str) -> str:
-        similar = get_close_matches(word, self.known, n=_SHOWN)
+        """Return the fix for an unknown name: similar names, else all hosts and groups."""
+        similar = get_close_matches(word, self.known, n=_MOST_SUGGESTIONS)
         if similar:
             return f"did you mean {' or '.join(similar)}?"
         groups = sorted(set(self.known) - self._hosts)
@@ -162,7 +168,7 @@ class HostRequest(NamedTuple):
 class Selection(NamedTuple):
     hosts: tuple[Host, ...]
     source: str
-    """For messages: `./hostfile`, `this machine alone`."""
+    """How messages name the source: `./hostfile`, `this machine alone`."""
     project_hostfile: Path | None = None
     """Set if the hostfile is not in the current directory."""
 
@@ -190,20 +196,23 @@ def select_hosts(
 
 
 def override_logins(hosts: Sequence[Host], request: HostRequest, typed: Container[str], cwd: Path) -> tuple[Host, ...]:
-    """Hosts of a record, reached as the call asks: by the options that were typed, and where a host has no value of its
-    own, by those of files."""
+    """Return a record's hosts with the options of this call for the login. An option that was typed always counts; one
+    that comes from a file counts where the host has no value of its own."""
     overrides = _overrides(request, cwd)
     has_remote = any(host.address != LOCAL.address for host in hosts)
-    asked = [_overrides_for(host, overrides, has_remote=has_remote) for host in hosts]
-    return tuple(
-        replace(host, **{name: each for name, each in of_host.items() if name in typed or getattr(host, name) is None})
-        for host, of_host in zip(hosts, asked, strict=True)
-    )
+    reached_hosts = []
+    for host in hosts:
+        asked = _overrides_for(host, overrides, has_remote=has_remote)
+        changes = {name: value for name, value in asked.items() if name in typed or getattr(host, name) is None}
+        reached_hosts.append(replace(host, **changes))
+    return tuple(reached_hosts)
 
 
 def _from_first_source(
     request: HostRequest, environ: Mapping[str, str], cwd: Path, project: Path | None
 ) -> tuple[tuple[Host, ...], str, Path | None]:
+    """Return the hosts, how messages name their source, and the path of a hostfile in the project's root; None for any
+    other source."""
     named = _from_named_source(request, environ, cwd)
     if named is not None:
         return (*named, None)
@@ -221,6 +230,8 @@ def _from_first_source(
 def _from_named_source(
     request: HostRequest, environ: Mapping[str, str], cwd: Path
 ) -> tuple[tuple[Host, ...], str] | None:
+    """Return the hosts that options, variables or a scheduler name, and how messages name the source; None if none of
+    them names any."""
     if request.hosts is not None:
         return read_host_list(request.hosts), "--hosts"
     if request.hostfile is not None:
@@ -239,12 +250,15 @@ def _from_named_source(
 
 
 def _is_hostfile(path: Path) -> bool:
-    """A dangling link counts, and becomes an error; a directory of that name is ignored."""
+    """Return True for a file or link. A dangling link counts, and becomes an error; a directory of that name is
+    ignored."""
     # os.path because Path.is_dir raises without permission.
     return os.path.lexists(path) and not os.path.isdir(path)  # noqa: PTH112
 
 
 def _read_hosts(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
+    """Return the hosts of a file. A file that was found, and the keys that it names, must not be writable for others.
+    Raises a UserError."""
     if not found:
         return read_hosts_file(cwd / expand_tilde(path), shown=shown or str(path))
     check_found(cwd / expand_tilde(path), naming=found)
@@ -255,12 +269,15 @@ def _read_hosts(path: Path, cwd: Path, *, shown: str | None = None, found: str =
 
 
 def _overrides_for(host: Host, changes: Mapping[str, Any], *, has_remote: bool) -> dict[str, Any]:
-    """Overrides for one host. `localhost` among other hosts is reached without ssh, so it gets no ssh_config."""
+    """Return the overrides for one host. `localhost` among other hosts is reached without ssh, so it gets no
+    ssh_config."""
     is_local = has_remote and host.address == LOCAL.address
     return {name: value for name, value in changes.items() if not (is_local and name == "ssh_config")}
 
 
 def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
+    """Return the fields of a host that the options of the call set. Raises a UserError for a user or a port that can be
+    none."""
     changes: dict[str, Any] = {}
     if request.user is not None:
         try:

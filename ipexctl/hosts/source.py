@@ -1,4 +1,5 @@
-"""Text of a hosts file: errors that point into it, and settings refused in a file the user did not name.
+"""Keep the text of a hosts file, to make errors that point into it, and refuse settings in a file that the user did not
+name.
 
 A found file may come with a cloned repository. It must not run a program on the control machine or decide which host
 keys are trusted.
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import WordError
 
-_WIDTH: Final = 160
+_LONGEST_LINE_SHOWN: Final = 160
 
 
 class SourceFile(NamedTuple):
@@ -25,14 +26,14 @@ class SourceFile(NamedTuple):
     found: str = ""
     """How to name the file (`naming`) if the user did not; some settings are refused then."""
 
-    def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
-        """Line and column count from 1 and are clamped to the file."""
+    def error(self, number: int, column: int, problem: str, *, fix: str = "") -> FileError:
+        """Return an error at this line and column. Both count from 1, and are clamped to the file."""
         number = min(max(number, 1), max(len(self.lines), 1))
         text = self.lines[number - 1].rstrip("\r") if self.lines else ""
         column = min(max(column, 1), len(text) + 1)
-        if len(text) > _WIDTH:  # a line of megabytes may have an error for each word
+        if len(text) > _LONGEST_LINE_SHOWN:  # a line of megabytes may have an error for each word
             text, column = _window(text, column)
-        return FileError(self.path, number, what, text=text, column=column, fix=fix)
+        return FileError(self.path, number, problem, text=text, column=column, fix=fix)
 
     def found_error(self, number: int, column: int, setting: str, reason: str) -> FileError:
         """Return the error for a setting that counts only in a file that the user has named."""
@@ -57,11 +58,12 @@ def name_hostfile(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
 
 
 def _window(text: str, column: int) -> tuple[str, int]:
-    start = max(0, column - 1 - _WIDTH // 2)
-    part = text[start : start + _WIDTH]
+    """Return the part of a long line around the column, and the column in it."""
+    start = max(0, column - 1 - _LONGEST_LINE_SHOWN // 2)
+    part = text[start : start + _LONGEST_LINE_SHOWN]
     if start:
         part = "…" + part[1:]
-    if start + _WIDTH < len(text):
+    if start + _LONGEST_LINE_SHOWN < len(text):
         part = part[:-1] + "…"
     return part, column - start
 
@@ -112,7 +114,7 @@ _OPTION = r"(?:-[46AaCfGgKkMNnqsTtVvXxYy]*o)?[\s=]*([A-Za-z0-9]+)"
 
 
 def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
-    """The first refused ssh argument, as messages name it, and why it is refused; None if all are accepted."""
+    """Return the first refused ssh argument, as messages name it, and why it is refused; None if all are accepted."""
     for argument in arguments:
         flag = re.match(_FLAG, argument)
         if flag is not None:
@@ -124,7 +126,7 @@ def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
 
 
 def proxy_argument(arguments: Iterable[str]) -> str | None:
-    """Name for messages of the first ssh argument that leads through another host."""
+    """Return the first ssh argument that leads through another host, as messages name it; None if there is none."""
     for argument in arguments:
         name, _ = refused_argument([argument]) or ("", "")
         if name.lower() in ("-j", "proxyjump", "proxycommand") and not re.search(r"[\s=]none$", argument):

@@ -1,5 +1,7 @@
-"""Splits a line of a hostfile or inventory into words and `key=value` pairs, each with its column. Invisible
-characters, pasted from web pages, are refused by name because nobody could see them."""
+"""Split a line of a hostfile or inventory into words and `key=value` pairs, each with its column.
+
+Invisible characters, pasted from web pages, are refused by name, because nobody could see them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from ipexctl.hosts.nodeset import expand
 
 Value = TypeVar("Value")
 _GAP = re.compile(r"[ \t]*")
-_QUOTING = re.compile(r"""["'\\]""")
+_QUOTE_OR_BACKSLASH = re.compile(r"""["'\\]""")
 _UNQUOTED = re.compile(r"[^ \t]+")
-_PART = re.compile(r"""[^ \t"'#\\]+|"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.?)""", re.DOTALL)
+_WORD_PART = re.compile(r"""[^ \t"'#\\]+|"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.?)""", re.DOTALL)
 
 
 # Special blanks, control characters and invisible marks. Compiled only when a line may have one.
@@ -29,9 +31,9 @@ class Word(NamedTuple):
         """Return what `parse` makes of the word. Its WordError gets the word's column."""
         return read_at(self.column, parse, self.text)
 
-    def error(self, what: str, fix: str = "") -> WordError:
+    def error(self, problem: str, fix: str = "") -> WordError:
         """Return an error at this word."""
-        return WordError(what, column=self.column, fix=fix)
+        return WordError(problem, column=self.column, fix=fix)
 
 
 class Pair(NamedTuple):
@@ -40,8 +42,9 @@ class Pair(NamedTuple):
 
 
 def split_words(line: str, *, escapes: bool = False) -> list[Word]:
-    """Words without quotes. With `escapes`, a backslash escapes the next character."""
-    if _QUOTING.search(line) is None:
+    """Return the words of a line, without their quotes and without a comment. With `escapes`, a backslash escapes the
+    next character. Raises a WordError."""
+    if _QUOTE_OR_BACKSLASH.search(line) is None:
         plain = line.partition("#")[0]
         refuse_invisible(plain, len(plain))
         return [Word(match[0], match.start() + 1) for match in _UNQUOTED.finditer(plain)]
@@ -64,7 +67,8 @@ def refuse_invisible(line: str, end: int) -> None:
 
 
 def split_pairs(words: list[Word]) -> tuple[list[Word], list[Pair]]:
-    """Open MPI allows blanks around `=`, so `slots = 4` is one pair."""
+    """Return the words that are no pair, and the pairs. As in Open MPI, blanks may surround `=`, so `slots = 4` is one
+    pair."""
     plain_words: list[Word] = []
     pairs: list[Pair] = []
     index = 0
@@ -99,9 +103,11 @@ def _end_of_gap(line: str, position: int) -> int:
 
 
 def _read_word(line: str, position: int, escapes: bool) -> tuple[str, int]:
+    """Return the word that begins at the position, and the position behind it. Raises a WordError for a quote that is
+    never closed."""
     parts: list[str] = []
     while position < len(line) and line[position] not in " \t#":
-        match = _PART.match(line, position)
+        match = _WORD_PART.match(line, position)
         if match is None:
             raise WordError("this quote is never closed", column=position + 1)
         double, single, escaped = match.groups()
@@ -130,11 +136,13 @@ class HostWord(NamedTuple):
 
 
 def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tuple[str, ...]] = expand) -> HostWord:
-    """Split `user@node[1-4]:8`; `column` is its position in the line."""
+    """Return the parts of a word such as `user@node[1-4]:8`. Raises a WordError. `column`: where the word begins in the
+    line. `names_of`: what expands a node set."""
     return read_at(column, lambda word: _parse_host_word(word, column, names_of), word)
 
 
 def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
+    """Return the parts of `read_host_word`."""
     scheme = _SCHEME.fullmatch(word)
     if scheme is not None:
         raise WordError("a host is expected here, not a URL", fix=_without_scheme(scheme[2]))
@@ -157,6 +165,8 @@ def read_address(word: str) -> str:
 
 
 def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[tuple[str, ...], str, int]:
+    """Return the names, the number behind the colon, and the column at which the number begins. An IPv6 address has
+    brackets if a number follows it."""
     bracketed = _BRACKETED_IPV6.fullmatch(host)
     if bracketed is not None and (names_of is expand or "::" in host or host.count(":") > 3):
         address, rest = bracketed.groups()
@@ -180,6 +190,7 @@ def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> 
 
 
 def _names(name: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the names of a node set, each a valid host name. Raises a WordError."""
     if "[" not in name and "]" not in name:
         if "," in name:
             raise _comma(name)
@@ -199,6 +210,7 @@ def _names(name: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[str, 
 
 
 def _comma(name: str, index: int | None = None) -> WordError:
+    """Return the error for a comma between hosts."""
     column = (name.index(",") if index is None else index) + 1
     return WordError(
         "hosts can't be separated by commas here: a line names one host or one node set",
@@ -208,6 +220,7 @@ def _comma(name: str, index: int | None = None) -> WordError:
 
 
 def _text_after_colon(rest: str, column: int) -> str:
+    """Return what follows the colon behind an address in brackets; empty if nothing follows the address."""
     if not rest:
         return ""
     if rest[0] != ":" or len(rest) == 1:

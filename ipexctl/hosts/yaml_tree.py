@@ -1,7 +1,7 @@
-"""Parses YAML to nodes with positions; never constructs a Python object that the file names.
+"""Parse YAML to nodes with positions, without ever making a Python object that the file names.
 
-The file may be hostile: nesting is limited to 100 (deeper, the C parser crashes the process), and ten lines of aliases
-can stand for a billion values.
+The file may be hostile: nesting is limited to 100 (deeper, the C parser crashes the process), and so are values,
+because ten lines of aliases can stand for a billion values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipexctl.hosts.source import SourceFile
 MAX_DEPTH: Final = 100
 # Limit for expanded aliases: a multiple of the file's size, plus a constant for small files. A value counts 1, plus 1
 # for each 8 characters of text, because aliases of one long text take as much as a long list.
-_GROWTH: Final = 10
+_SIZE_MULTIPLE: Final = 10
 _FREE_NODES: Final = 100_000
 _CHARACTERS_A_NODE: Final = 8
 
@@ -58,26 +58,27 @@ class YamlTree:
             raise self.error_at(len(before), len(before[-1]) + 1, f"{describe(refused[0])} is not allowed in YAML")
         self.root = self._compose(text)
 
-    def error(self, node: YamlNode, what: str, *, fix: str = "") -> FileError:
+    def error(self, node: YamlNode, problem: str, *, fix: str = "") -> FileError:
         """Return an error at this node."""
         mark = node.start_mark
-        return self.error_at(mark.line + 1, mark.column + 1, what, fix=fix)
+        return self.error_at(mark.line + 1, mark.column + 1, problem, fix=fix)
 
-    def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
+    def error_at(self, line: int, column: int, problem: str, *, fix: str = "") -> FileError:
         """Return an error at this line and column, both counted from 1."""
-        return self.source.error(line, column, what, fix=fix)
+        return self.source.error(line, column, problem, fix=fix)
 
-    def entries(self, node: YamlNode, what: str, depth: int = 0) -> list[Entry]:
-        """Entries of a mapping in order, with `<<` merged; empty for null."""
+    def entries(self, node: YamlNode, mapping: str, depth: int = 0) -> list[Entry]:
+        """Return the entries of a mapping in order, with `<<` merged; none for null. Raises a FileError for another
+        node. `mapping`: what it is, for messages."""
         if is_null(node):
             return []
         if node.id != "mapping":
-            raise self.error(node, f"{what} must be a mapping of `key: value` lines, not {kind(node)}")
+            raise self.error(node, f"{mapping} must be a mapping of `key: value` lines, not {kind(node)}")
         own_entries: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         for key_node, value in self._step(node, depth):
             if key_node.tag == _MERGE:
-                for entry in self._merged(value, what, depth + 1):
+                for entry in self._merged(value, mapping, depth + 1):
                     merged.setdefault(entry.key, entry)
                 continue
             if key_node.id != "scalar":
@@ -99,14 +100,16 @@ class YamlTree:
             return str(node.value)
         return json.dumps(self._plain(node, 0), ensure_ascii=False)
 
-    def _merged(self, node: YamlNode, what: str, depth: int) -> Iterator[Entry]:
+    def _merged(self, node: YamlNode, mapping: str, depth: int) -> Iterator[Entry]:
+        """Yield the entries of a mapping, or of each mapping in a list, that `<<` merges."""
         if node.id == "sequence":
             for item in self._step(node, depth):
-                yield from self.entries(item, what, depth)
+                yield from self.entries(item, mapping, depth)
         else:
-            yield from self.entries(node, what, depth)
+            yield from self.entries(node, mapping, depth)
 
     def _plain(self, node: YamlNode, depth: int) -> Any:
+        """Return the value as dictionaries, lists and texts."""
         if node.id == "mapping":
             return {entry.key: self._plain(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
@@ -114,6 +117,8 @@ class YamlTree:
         return None if is_null(node) else str(node.value)
 
     def _step(self, node: YamlNode, depth: int) -> Any:
+        """Return the children of a node. Raises a FileError if the node is nested too deep, or if the file's values,
+        with aliases expanded, are too many."""
         if depth > MAX_DEPTH:
             raise self.error(node, f"nested more than {MAX_DEPTH} deep, or inside itself by an alias")
         children = itertools.chain.from_iterable(node.value) if node.id == "mapping" else node.value
@@ -124,6 +129,7 @@ class YamlTree:
         return node.value
 
     def _compose(self, text: str) -> YamlNode | None:
+        """Return the root of the parsed text; None if the text is empty. Raises a FileError."""
         import yaml
 
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -133,17 +139,18 @@ class YamlTree:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-            what = error.problem or error.context or "can't be read"
+            problem = error.problem or error.context or "can't be read"
             at_tab = "\t" in self.source.lines[min(line, len(self.source.lines)) - 1][: column + 1]
-            raise self.error_at(line, column, f"YAML: {what}", fix=_yaml_fix(what, at_tab)) from None
+            raise self.error_at(line, column, f"YAML: {problem}", fix=_yaml_fix(problem, at_tab)) from None
         except yaml.YAMLError as error:
             raise self.error_at(1, 1, f"YAML: {error}") from None
         return cast("YamlNode | None", root)
 
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:
+        """Raise a MarkedYAMLError if the text is nested too deep."""
         # Count depth from parse events: composing recurses, and the C version would crash the process.
         depth = 0
-        self._max_values += _GROWTH * len(text) // _CHARACTERS_A_NODE
+        self._max_values += _SIZE_MULTIPLE * len(text) // _CHARACTERS_A_NODE
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
@@ -166,11 +173,12 @@ def kind(node: YamlNode) -> str:
     return "a list" if node.id == "sequence" else "a mapping"
 
 
-def _yaml_fix(what: str, at_tab: bool) -> str:
+def _yaml_fix(problem: str, at_tab: bool) -> str:
+    """Return the fix for an error of the YAML parser; empty if none is known."""
     if at_tab:
         return "YAML is indented with blanks only"
-    if "mapping values" in what:
+    if "mapping values" in problem:
         return "put the value in quotes if a ': ' belongs to it"
-    if "another document" in what:
+    if "another document" in problem:
         return "a file is one document here: take out the second ---"
     return ""

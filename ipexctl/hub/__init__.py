@@ -1,4 +1,4 @@
-"""Models and datasets of a hub; the programs on the hosts are in `node/hub/`.
+"""Copy models and datasets of a hub to the hosts; the programs on the hosts are in `node/hub/`.
 
-In: names of repositories. Out: one download, copied to every host's cache. Never changes a repository.
+Input is names of repositories; output is one download, copied to every host's cache. A repository is never changed.
 """

@@ -109,6 +109,7 @@ class _Installer(EnvInstaller):
     """Skips the training step: the download itself shows whether it works."""
 
     def _verify(self, host: Host, session: Session, *, changed: bool, shares_home: bool = False) -> None:
+        """Check that the environment works, and give it its name on the host. No training step is run."""
         del shares_home
         checked = self.check(host, session)
         if checked.record is None:

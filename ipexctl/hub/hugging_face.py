@@ -1,4 +1,4 @@
-"""Names of Hugging Face repositories, and the versions of their libraries that changed something for us.
+"""Define names of Hugging Face repositories, and the versions of their libraries that changed something for ipexctl.
 
 The versions were read from the wheels on PyPI in November 2026. All messages take versions and commands from here.
 """

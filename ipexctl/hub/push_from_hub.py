@@ -1,4 +1,4 @@
-"""`ipexctl push hf:ORG/MODEL`: copy repositories of a hub to the cache of every host.
+"""Copy repositories of a hub to the cache of every host: the command `ipexctl push hf:ORG/MODEL`.
 
 One machine downloads (`downloader.py` chooses it), and the files then go from host to host as in any push. Only the
 downloading machine gets the token, on stdin. The list of files comes from a host, so it is checked before it is used:
@@ -45,7 +45,7 @@ from ipexctl.text import readable
 @dataclass(frozen=True, slots=True)
 class PushedRepo:
     word: str
-    """As in the command: `hf:org/model`."""
+    """The repository as in the command: `hf:org/model`."""
     commit: str
     files: int
     bytes: int

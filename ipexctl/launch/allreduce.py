@@ -1,9 +1,9 @@
 """Choose how ranks add up gradients, in which format gradients cross the network, and whether ranks share frozen
 parameters.
 
-Three rows of `rank_rules.py`. Pure. Shared memory needs x86-64, because it relies on that order of stores. `auto`
-leaves ranks that outnumber a host's cores to the backend, because a waiting rank spins for a moment. Sending fewer
-bytes between hosts changes the training a little, so only the user chooses it.
+Three rows of `rank_rules.py`. Nothing here reads a file or contacts a host. Shared memory needs x86-64, because it
+relies on that order of stores. `auto` leaves ranks that outnumber a host's cores to the backend, because a waiting rank
+spins for a moment. Sending fewer bytes between hosts changes the training a little, so only the user chooses it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ Version = tuple[int, int]
 OLDEST_TORCH: Final[Version] = (2, 1)
 """With an older torch, the hooks of ranks exchange nothing."""
 OLDEST_OF_CALLS: Final = (2, 10)
-"""The first torch that tells a kernel in Python which reduction is asked for.
-
-Before it, only the gradients of DDP are taken.
-"""
+"""The first torch that tells a kernel in Python which reduction is asked for. With an older one, ranks take over only
+the gradients of DDP."""
 CALLS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 """Collectives in shared memory, of any size, if all ranks share a host."""
 DDP: Final = ("ddp",)

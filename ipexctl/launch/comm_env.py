@@ -1,4 +1,5 @@
-"""Choose the variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
+"""Choose the variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Nothing here reads a file
+or contacts a host.
 
 A variable is set where the library's own choice may hang or be slow (an address such as 127.0.1.1, a docker bridge,
 binding twice). It is left alone where the site has set it, or where there is a fast network. Backend `none` gets no
@@ -17,7 +18,7 @@ from ipexctl.node.common.plan import Setting
 _OMNI_PATH: Final = "hfi1"
 """Beginning of the names of Omni-Path cards."""
 _ASKS_FIRST: Final = re.compile(r"MASTER_ADDR[\"']\s*(?:not\s+)?in\b")
-"""A script that looks whether MASTER_ADDR is set before it sets it."""
+"""Matches a script that looks whether MASTER_ADDR is set before it sets it."""
 _OWN_MASTER: Final = re.compile(
     r"^[^#\n]*(?:\[[\"']MASTER_ADDR[\"']\]\s*=\s*[\"']|init_method\s*=\s*[\"']tcp://)(?P<place>localhost|[\d.]+)[\"':]",
     re.MULTILINE,

@@ -1,4 +1,5 @@
-"""Choose the variables for OpenMP, the allocator and the instruction sets, each with its reason. Pure.
+"""Choose the variables for OpenMP, the allocator and the instruction sets, each with its reason. Nothing here reads a
+file or contacts a host.
 
 A process must have only one OpenMP, so Intel's is preloaded before torch's libgomp. If the CPUs differ, all ranks use
 the instructions of the weakest, because they would round differently.
@@ -181,7 +182,7 @@ _OLDEST_GLIBC: Final = (2, 35)
 def _huge_pages(draft: PlanDraft, own_tunables: str) -> Iterator[Setting]:
     """Yield the tunable for huge pages, before those of the user: of two values of one tunable, glibc takes the last.
 
-    `own`: tunables of the user or of all logins; empty without any.
+    `own_tunables`: tunables of the user or of all logins; empty if there are none.
     """
     using_huge_pages = {node.name for node in draft.nodes if _has_malloc(draft, node) and _has_huge_pages(node)}
     if not using_huge_pages or f"{_HUGE_PAGES}=" in own_tunables:
@@ -207,7 +208,8 @@ def _huge_pages(draft: PlanDraft, own_tunables: str) -> Iterator[Setting]:
 
 
 def _has_huge_pages(node: NodeLayout) -> bool:
-    """Processors with AMX gain by them; an EPYC gained nothing on average, and needed more memory (docs/fast.md)."""
+    """Return True if malloc can ask for huge pages on the node, and its processor gains by them. Processors with AMX
+    do; an EPYC gained nothing on average, and needed more memory (docs/fast.md)."""
     system = node.facts.system
     glibc = minor_of(system.libc_version) if system.libc == "glibc" else None
     is_able = glibc is not None and glibc >= _OLDEST_GLIBC and node.facts.memory.thp in ("madvise", "always")

@@ -1,4 +1,5 @@
-"""Decide which hub cache ranks read, and whether they may contact the hub. Pure.
+"""Decide which hub cache ranks read, and whether they may contact the hub. Nothing here reads a file or contacts a
+host.
 
 A host that cannot reach the hub is set offline. Otherwise the libraries try each request six times within 23 s, and a
 tokenizer makes two requests.
@@ -17,12 +18,12 @@ from ipexctl.node.common.plan import Setting
 CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 """Variables that choose the cache."""
 OFFLINE: Final = "HF_HUB_OFFLINE"
-_BROTHERS: Final = {
+_OFFLINE_SYNONYMS: Final = {
     "TRANSFORMERS_OFFLINE": "transformers before 4.42 reads this name",
     "HF_DATASETS_OFFLINE": "datasets before 2.21 reads this name alone, and newer ones before HF_HUB_OFFLINE",
 }
 """Variable with the same meaning as HF_HUB_OFFLINE → why it is set too."""
-OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
+OFFLINE_NAMES: Final = (OFFLINE, *_OFFLINE_SYNONYMS)
 """Variables that keep the libraries from contacting the hub."""
 
 
@@ -90,4 +91,4 @@ def _offline_choice(context: RunContext, host: str, name: str) -> ChosenValue | 
     hub = context.hub.get(host)
     if hub is None or not hub.problem or _is_chosen(context, host, frozenset({name, OFFLINE})):
         return None
-    return "1", f"it does not reach the hub: {hub.problem}" if name == OFFLINE else _BROTHERS[name]
+    return "1", f"it does not reach the hub: {hub.problem}" if name == OFFLINE else _OFFLINE_SYNONYMS[name]

@@ -1,5 +1,5 @@
 """Choose the launcher and make its command line: an mpirun of the environment, of the hosts or of the user, or none.
-Pure.
+Nothing here reads a file or contacts a host.
 
 `node/common/mpi.py` has what differs from MPI to MPI. Where mpirun on node0 would call ssh, it calls a script, and the
 host's starter runs the line of that script (`node/run/host_starter/remote_shell.py`). An mpirun must have the same path
@@ -229,8 +229,8 @@ def launcher_argv(draft: PlanDraft) -> tuple[str, ...]:
     if launcher is not None:
         crowded = any(node.count > node.cores.count for node in draft.nodes)
         return (*launcher.words(draft.ranks_per_host, draft.mpirun_line.hostfile, is_crowded=crowded), *rank)
-    words = draft.mpi.words(draft.mpirun_line) if draft.mpi is not None else ()
-    return (program.path, *words, "-n", str(draft.world_size), *rank)
+    options = draft.mpi.words(draft.mpirun_line) if draft.mpi is not None else ()
+    return (program.path, *options, "-n", str(draft.world_size), *rank)
 
 
 def launcher_env(draft: PlanDraft) -> Iterator[Setting]:
@@ -258,14 +258,14 @@ def launcher_files(draft: PlanDraft) -> tuple[LaunchFile, ...]:
         asks_hosts = reaches_others or not (launcher.has_starters or draft.alone)
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if asks_hosts and shell else tuple(result)
     if not draft.alone:
-        words = (
+        command = (
             draft.context.env.python,
             "-IS",
             f"{draft.plan.rundir}/agent.zip",
             "run.host_starter.remote_shell",
             draft.plan.rundir,
         )
-        script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(words))
+        script = shell or _IN_PLACE_OF_SSH.format(command=shlex.join(command))
         is_everywhere = draft.mpi is not None and draft.mpi.script_is_everywhere
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=is_everywhere))
     return tuple(result)

@@ -1,5 +1,5 @@
-"""Notes on ranks and NUMA nodes: nodes that get no rank of their own, ranks that span several, high-bandwidth memory.
-Pure.
+"""Write notes on ranks and NUMA nodes: nodes that get no rank of their own, ranks that span several, high-bandwidth
+memory.
 
 Advice to use another `--ppn` always names the number of ranks that is the default, or one for each socket.
 """

@@ -1,5 +1,5 @@
 """Find and describe other runs on the hosts of a plan: whose they are, on which cores, since when, what both share.
-Pure.
+Nothing here reads a file or contacts a host.
 
 Hosts show the runs of all accounts. One run may be on several hosts, so what the hosts show is first grouped by run.
 """
@@ -66,20 +66,12 @@ def find_waiting(
         own = mine.get(host)
         for call in runs_on_host.waiting[: None if own is None else runs_on_host.waiting.index(own)]:
             hosts_of_call.setdefault((call.run, call.account), {}).setdefault(host, call)
-    others = [
-        OtherRun(
-            name,
-            account,
-            "waiting",
-            tuple(calls),
-            {},
-            {},
-            min((call.since for call in calls.values() if call.since is not None), default=None),
-            max((call.until for call in calls.values() if call.until is not None), default=None),
-            *_described(calls.values()),
-        )
-        for (name, account), calls in hosts_of_call.items()
-    ]
+    others = []
+    for (name, account), calls in hosts_of_call.items():
+        since = min((call.since for call in calls.values() if call.since is not None), default=None)
+        until = max((call.until for call in calls.values() if call.until is not None), default=None)
+        described = _described(calls.values())
+        others.append(OtherRun(name, account, "waiting", tuple(calls), {}, {}, since, until, *described))
     return tuple(sorted(others, key=lambda other: other.since or 0))
 
 

@@ -1,4 +1,5 @@
-"""Apply the user's choices: refuse options that cannot be met, choose the backend, merge variables. Pure.
+"""Apply the user's choices: refuse options that cannot be met, choose the backend, merge variables. Nothing here reads
+a file or contacts a host.
 
 A variable's value comes from the user's exports, else the accelerate config, else the plan.
 
@@ -256,11 +257,11 @@ class StatedBackend:
 
     backend: Backend
     source: str
-    """What asks for it, as in `--ddp_backend ccl`."""
+    """What asks for the backend, as in `--ddp_backend ccl`."""
     for_gloo: str
     """What to write to ask for gloo instead."""
     of_trainer: bool = False
-    """True if it is an argument of the Trainer, which newer versions of transformers refuse."""
+    """True if an argument of the Trainer asks for the backend, which newer versions of transformers refuse."""
 
 
 def stated_by(spec: RunSpec) -> StatedBackend | None:

@@ -1,7 +1,7 @@
-"""What is decided before the parts of a plan are made: ranks of each node, their cores, backend and launcher.
+"""Hold what is decided before the parts of a plan are made: ranks of each node, their cores, backend and launcher.
 
-`planner.py: lay_out` makes a `PlanDraft`. Its `plan` grows from part to part, so a later part can read what an
-earlier one has decided.
+`planner.py: lay_out` makes a `PlanDraft`. Its `plan` grows from part to part, so a later part can read what an earlier
+one has decided.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PlanDraft:
     """True if the user's variables make Intel MPI bind the ranks to cores."""
 
     def with_plan(self, **decided: Any) -> PlanDraft:
-        """Return the context with fields of the plan replaced."""
+        """Return the draft with fields of the plan replaced."""
         return replace(self, plan=self.plan._replace(**decided))
 
     @property

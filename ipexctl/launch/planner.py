@@ -1,4 +1,5 @@
-"""Make the plan of a run and its notes, or the reason why there is no plan: `PLAN_STEPS`, in order. Pure.
+"""Make the plan of a run and its notes, or the reason why there is no plan: `PLAN_STEPS`, in order. Nothing here reads
+a file or contacts a host.
 
 The rules are in the modules that this one calls. A note says what the user should know or decide before the run; a
 choice only explains the plan, so `run` prints choices only with -v.
@@ -464,7 +465,7 @@ SETTINGS: Final[tuple[Callable[[PlanDraft], Iterable[Setting]], ...]] = (
     rank_rules.settings,
     hub_settings.settings,
 )
-"""Variables of the ranks, before those of the user."""
+"""What yields the variables of the ranks, before the user's own are added."""
 Texts = tuple[Callable[[PlanDraft], Iterable[str]], ...]
 CHOICES: Final[Texts] = (
     lambda context: (f"ranks on each host: {context.distribution.reason}",),

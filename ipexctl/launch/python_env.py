@@ -1,4 +1,5 @@
-"""Choose the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those that are removed. Pure.
+"""Choose the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those that are removed.
+Nothing here reads a file or contacts a host.
 
 A variable that a login left is removed if it would mislead the ranks: the rank of another launcher, threads for other
 cores, modules that hide those of the environment, or a tuning value that is not the same on all hosts.

@@ -1,4 +1,5 @@
-"""Distribute ranks over the hosts by slots, -n and --ppn, else one per NUMA node; refuse what memory cannot hold. Pure.
+"""Distribute ranks over the hosts by slots, -n and --ppn, else one per NUMA node; refuse what memory cannot hold.
+Nothing here reads a file or contacts a host.
 
 No host gets more ranks than cores, unless --oversubscribe allows it. Ranks are refused for lack of memory only if it is
 certain: torch alone does not fit, an estimate does not fit without activations, or a host gets more ranks than in an

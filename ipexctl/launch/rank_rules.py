@@ -1,4 +1,4 @@
-"""How each rank option is chosen, which variable tells the ranks, and what the user is told. Pure.
+"""Choose each rank option, set the variable that tells the ranks, and write what the user is told.
 
 There is a row for each option of `node/common/rank_options.py`. All ranks must round alike, so an option that changes
 rounding is on for all hosts or for none.
@@ -214,7 +214,7 @@ def notes(draft: PlanDraft) -> Iterator[str]:
     for rule in RULES:
         option, choice = rule.option, draft.plan.choice(rule.option)
         mode = mode_asked(run_options, option)
-        if not mode or choice.reason == "one-rank":  # it has nobody to exchange with, and loses nothing
+        if not mode or choice.reason == "one-rank":  # a single rank has nobody to exchange with, and loses nothing
             continue
         sentence = rule.sentences.get(choice.reason)
         if sentence is not None and choice.hosts:

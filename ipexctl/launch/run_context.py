@@ -1,6 +1,6 @@
-"""The input of a plan: the spec of the run, and what was gathered from the hosts.
+"""Define the input of a plan: the spec of the run, and what was gathered from the hosts.
 
-Values only. `run/start/context.py: gather_context` makes them.
+`run/start/context.py: gather_context` makes these values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RankEnv:
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Variables that `env.json` of the environment sets."""
     prepended: tuple[str, ...] = ()
-    """Those of `variables` whose value goes before that of the host, as for search paths."""
+    """Variables among `variables` whose value goes before the host's own value, as for search paths."""
     ccl: bool = False
     """True if oneCCL's bindings for torch are installed."""
     is_installed: bool = True
@@ -46,7 +46,7 @@ class RankEnv:
     version: str = ""
     """Version of Python; empty if unknown."""
     lists: tuple[str, ...] = ()
-    """As in `EnvRequest`."""
+    """As `EnvRequest.lists`."""
     mpi_backend: bool | None = False
     """True if torch was built with MPI, which no wheel is; None if unknown."""
 

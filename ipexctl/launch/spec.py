@@ -1,4 +1,4 @@
-"""The spec of a run: one frozen value that is filled step by step, from the words of the command to the plan.
+"""Define the spec of a run: one frozen value that is filled step by step, from the words of the command to the plan.
 
 `asked` has the options of the run, and goes into the plan as it is. All other fields never leave the control machine.
 """
@@ -44,7 +44,7 @@ class AccelerateConfig:
     ipex: bool | None = None
     """None if the file does not say: accelerate then uses IPEX if it is installed."""
     ipex_enabled: bool | None = None
-    """The same, in files that have this name for it."""
+    """The same as `ipex`, in files that have this name for it."""
     debug: bool = False
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""

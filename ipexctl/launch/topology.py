@@ -1,4 +1,5 @@
-"""Count the physical cores that ranks may use, and assign them to ranks and their oneCCL workers. Pure.
+"""Count the physical cores that ranks may use, and assign them to ranks and their oneCCL workers. Nothing here reads a
+file or contacts a host.
 
 A core counts once, however many threads it has. E-cores are left out, because all ranks would wait for a rank on one,
 and a cgroup's quota limits the count. All ranks get the same number of cores, because the slowest sets the pace.
@@ -63,7 +64,7 @@ class Cores:
     cores: tuple[Core, ...] = ()
     """Empty if the cores of the host are not known."""
     count: int = 1
-    """Cores that can be busy at the same time. A quota may make it fewer than `cores`."""
+    """Cores that can be busy at the same time: fewer than `cores` under a quota."""
     limited: bool = False
     """True if a quota grants fewer cores. Other containers may then use the same cores."""
     left_out: int = 0
@@ -118,16 +119,14 @@ def _areas(cpu: Cpu) -> tuple[Area, ...]:
         # Kernels number the HBM nodes in the order of the nodes that they belong to.
         by_order = with_memory[at * len(with_memory) // len(cpu.hbm)][0].number if with_memory else 0
         hbm.setdefault(_nearest(cpu, node, with_memory) if node.distances else by_order, []).append(node)
-    return tuple(
-        Area(
-            group[0].number,
-            CpuList.of(cpus[group[0].number]),
-            tuple(node.number for node in group if node.memory != 0 or with_memory is groups),
-            tuple(node.number for node in hbm.get(group[0].number, ())),
-            sum(node.memory or 0 for node in hbm.get(group[0].number, ())),
-        )
-        for group in with_memory
-    )
+    areas = []
+    for group in with_memory:
+        number = group[0].number
+        memory_nodes = tuple(node.number for node in group if node.memory != 0 or with_memory is groups)
+        hbm_nodes = tuple(node.number for node in hbm.get(number, ()))
+        hbm_size = sum(node.memory or 0 for node in hbm.get(number, ()))
+        areas.append(Area(number, CpuList.of(cpus[number]), memory_nodes, hbm_nodes, hbm_size))
+    return tuple(areas)
 
 
 def _nearest(cpu: Cpu, node: NumaNode, groups: Sequence[Sequence[NumaNode]]) -> int:

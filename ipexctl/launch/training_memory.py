@@ -1,5 +1,5 @@
 """Estimate the memory that fine-tuning takes on each host, from the model's tensors and the options of the command.
-Pure.
+Nothing here reads a file or contacts a host.
 
 A run that would not fit even without activations is refused, so there is no estimate if the options do not show what is
 trained. The figures are of torch 2.13, transformers 5 and TRL 1; docs/guides/fine-tune.md compares them with a run.
@@ -141,10 +141,10 @@ def _of_token(tensors: Sequence[TensorKind], size: int, *, recomputes: bool) -> 
     """
     matrices = [kind for kind in tensors if len(kind.shape) == 2]
     inside = [kind for kind in matrices if kind.module not in _EMBEDDINGS]
-    words, hidden = max((kind.shape for kind in matrices if kind.module in _EMBEDDINGS), default=(0, 0))
+    vocabulary, hidden = max((kind.shape for kind in matrices if kind.module in _EMBEDDINGS), default=(0, 0))
     blocks = max((kind.copies for kind in inside), default=1)
     block = 2 * size * (sum(kind.shape[0] * kind.copies for kind in inside) // blocks + 4 * hidden)
-    return (size * hidden if recomputes else block) * blocks + 5 * block + 8 * 4 * words
+    return (size * hidden if recomputes else block) * blocks + 5 * block + 8 * 4 * vocabulary
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""What a project is: its root, its own packages, the packages that it requires.
+"""Read what a project is: its root, its own packages, and the packages that it requires.
 
-In: texts of files. Out: layouts, requirements, what a script does. Nothing of a project is run.
+Input is texts of files; output is layouts, requirements, and what a script does. Nothing of a project is run.
 """

@@ -1,6 +1,8 @@
-"""What a directory's pyproject.toml, setup.cfg and setup.py say of the package there: name, version, where its modules
-are, its commands, its requirements. All are read as text: of setup.py, only literals. What the text does not show whole
-is the build backend's to say (`node/env/project_list.py`). Pure, but for the reader of texts that the caller gives.
+"""Read what a directory's pyproject.toml, setup.cfg and setup.py say of the package there: name, version, where its
+modules are, its commands, its requirements.
+
+All are read as text, by a reader that the caller gives; of setup.py, only literals count. What the text does not show
+whole, only the build backend can tell (`node/env/project_list.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ SETUP_PY: Final = "setup.py"
 FILES: Final = (PYPROJECT, SETUP_CFG, SETUP_PY)
 
 ReadText = Callable[[str], str]
-"""Path below the directory → its text; empty if there is no such file, or it does not count."""
+"""A function from a path below the directory to the text of that file; empty if there is no such file, or it does not
+count."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,99}[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99}")
@@ -40,9 +43,9 @@ FOR_DEVELOPERS: Final = re.compile(
     r"(?<![a-z])(dev|devel|development|docs?|tests?|testing|notebooks?|lint|linting|style|ci|build|tools?)(?![a-z])",
     re.IGNORECASE,
 )
-"""In the path of a list that nobody needs who only runs a project."""
+"""Words in the path of a list that only developers of the project need."""
 _MAX_ENTRIES: Final = 2000
-_DEPTH: Final = 5
+_DEEPEST_TABLE: Final = 5
 _BACKENDS: Final = ("setuptools", "hatch", "pdm", "poetry", "uv", "maturin")
 """Tables of [tool] that say where the modules are."""
 _DIRECTORY: Final = frozenset({"where", "package-dir", "module-root", "python-source"})
@@ -57,19 +60,21 @@ _EXTENSION: Final = re.compile(r"[Ee]xtension\(\s*(?:name\s*=\s*)?[\"']([\w.]+)[
 
 @dataclass(frozen=True, slots=True)
 class PackageDeclaration:
-    """Of one directory. Names, versions and entry points are safe in a file name and in a metadata file."""
+    """The declaration of the package in one directory. Names, versions and entry points are safe in a file name and in
+    a metadata file."""
 
     file: str
     """The first of `FILES` that names the package, else the first that is there."""
     name: str = ""
-    """As it is written; empty if no file says it as a literal."""
+    """The name as it is written; empty if no file has it as a literal."""
     version: str = ""
     import_directories: tuple[str, ...] = ()
-    """As declared, relative to the directory, `.` for itself; empty if nothing is declared. They may lead anywhere."""
+    """Directories as declared, relative to the directory of the file, `.` for that one; empty if nothing is declared.
+    They may lead anywhere."""
     entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     """Group → name → `module:function`."""
     requires: tuple[str, ...] = ()
-    """As they are written, as far as the text shows them."""
+    """The requirements as they are written. What only the build computes is missing."""
     is_listed: bool = False
     """True if the text shows all of them; else only the build backend knows."""
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -77,7 +82,7 @@ class PackageDeclaration:
     extensions: tuple[str, ...] = ()
     """Dotted names of the modules that setup.py compiles, if they are literals."""
     members: tuple[str, ...] = ()
-    """Patterns of the members of a uv workspace, `!` before those that it leaves out."""
+    """Patterns of the members of a uv workspace. A pattern that excludes members begins with `!`."""
     is_workspace: bool = False
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Normalized name of a package → its path relative to this directory, or empty for a member of the workspace."""
@@ -94,7 +99,7 @@ class PackageDeclaration:
 
 
 def read_declaration(read: ReadText) -> PackageDeclaration | None:
-    """The declaration of the directory that `read` reads; None if it has none of `FILES`."""
+    """Return the declaration of the directory that `read` reads; None if it has none of `FILES`."""
     parts = [
         part(text, read)
         for name, part in ((PYPROJECT, _of_pyproject), (SETUP_CFG, _of_setup_cfg), (SETUP_PY, _of_setup_py))
@@ -112,7 +117,9 @@ def read_declaration(read: ReadText) -> PackageDeclaration | None:
         is_of_project or not (others or listing[1:])
     )
     file = next((part["file"] for part in parts if part.get("name")), parts[0]["file"])
-    directories = tuple(dict.fromkeys(posixpath.normpath(each or ".") for each in values.pop("directories", ())))
+    directories = tuple(
+        dict.fromkeys(posixpath.normpath(directory or ".") for directory in values.pop("directories", ()))
+    )
     return PackageDeclaration(**{**values, "file": file, "import_directories": directories})
 
 
@@ -132,19 +139,19 @@ def safe_version(value: object) -> str:
 
 
 def entry_points_of(groups: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The entry points whose target names a function of a module; others are left out."""
-    found: dict[str, dict[str, str]] = {}
+    """Return the entry points whose target names a function of a module; others are left out."""
+    valid: dict[str, dict[str, str]] = {}
     for group, entries in groups.items():
         if not _GROUP.fullmatch(str(group)):
             continue
         for name, target in list(_pairs(entries))[:_MAX_ENTRIES]:
             if _COMMAND.fullmatch(name) and _TARGET.fullmatch(target):
-                found.setdefault(str(group), {})[name] = target
-    return found
+                valid.setdefault(str(group), {})[name] = target
+    return valid
 
 
 def _pairs(entries: Any) -> Iterator[tuple[str, str]]:
-    """`name = target` of a table, a text of lines, or a list of texts."""
+    """Yield name and target from a table, from a text of lines `name = target`, or from a list of such texts."""
     if isinstance(entries, Mapping):
         yield from ((str(name), target) for name, target in entries.items() if isinstance(target, str))
         return
@@ -156,7 +163,8 @@ def _pairs(entries: Any) -> Iterator[tuple[str, str]]:
 
 
 def table(values: Any, *names: str) -> Mapping[str, Any]:
-    """A table of a document, or of its text; empty if it has none, or is not TOML, which an install reports."""
+    """Return a table of a document or of its text. It is empty if there is none, or if the text is not TOML, which an
+    install reports."""
     if isinstance(values, str):
         try:
             values = parse_toml(values)
@@ -168,9 +176,9 @@ def table(values: Any, *names: str) -> Mapping[str, Any]:
 
 
 def texts(values: Any) -> tuple[str, ...]:
-    """Return the texts among the values, which a stranger's file may have in any shape."""
-    found = values if isinstance(values, (list, tuple)) else (values,)
-    return tuple(value for value in found if isinstance(value, str))
+    """Return the texts among the values, which may have any shape in a stranger's file."""
+    items = values if isinstance(values, (list, tuple)) else (values,)
+    return tuple(value for value in items if isinstance(value, str))
 
 
 def requirement_texts(values: Any) -> tuple[str, ...]:
@@ -182,13 +190,14 @@ def requirement_texts(values: Any) -> tuple[str, ...]:
 
 
 def _of_pyproject(text: str, read: ReadText) -> dict[str, Any]:
+    """Return the fields of the declaration that pyproject.toml tells, in the tables of any backend."""
     document = table(text)
     project, tool = table(document, "project"), table(document, "tool")
     poetry = table(tool, "poetry")
     scripts = {**table(poetry, "scripts"), **table(project, "scripts")}
     backend = str(table(document, "build-system").get("build-backend", ""))
     name = safe_name(project.get("name")) or safe_name(poetry.get("name"))
-    directories = [each for backend_name in _BACKENDS for each in _directories_in(table(tool, backend_name))]
+    directories = [directory for backend_name in _BACKENDS for directory in _directories_in(table(tool, backend_name))]
     attribute = str(table(tool, "setuptools", "dynamic", "version").get("attr", ""))
     version_file = str(table(tool, "hatch", "version").get("path", ""))
     packages = [attribute.partition(".")[0], posixpath.dirname(version_file), name.replace("-", "_")]
@@ -221,7 +230,8 @@ def _of_pyproject(text: str, read: ReadText) -> dict[str, Any]:
 
 
 def _requires_of_pyproject(document: Mapping[str, Any], read: ReadText) -> dict[str, Any]:
-    """Of [project], of the file that setuptools reads for it, or of Poetry's own table in place of it."""
+    """Return the requirements in [project], in the file that setuptools reads for it, or in Poetry's own table in place
+    of it."""
     project, tool = table(document, "project"), table(document, "tool")
     if "dependencies" in texts(project.get("dynamic")):
         files = texts(table(tool, "setuptools", "dynamic", "dependencies").get("file"))
@@ -239,7 +249,8 @@ OPTIONAL: Final = "optional"
 
 
 def _of_poetry(name: str, value: Any) -> str:
-    """A requirement in Poetry's words as pip's; `OPTIONAL` for one of an extra, empty for what only Poetry reads."""
+    """Return a requirement of Poetry as pip writes it; `OPTIONAL` if it belongs to an extra, empty if only Poetry can
+    read it."""
     entry = value if isinstance(value, Mapping) else {"version": value}
     version = entry.get("version", "*")
     if entry.get("optional") is True:
@@ -247,11 +258,11 @@ def _of_poetry(name: str, value: Any) -> str:
     if not isinstance(version, str) or "||" in version or not safe_name(name) or not {*entry} <= _OF_POETRY:
         return ""
     parts = [_bounds(part.strip()) for part in version.split(",")]
-    place = f" @ git+{entry['git']}" if "git" in entry else f" @ file:{entry['path']}" if "path" in entry else ""
+    source = f" @ git+{entry['git']}" if "git" in entry else f" @ file:{entry['path']}" if "path" in entry else ""
     marker = f"; {entry['markers']}" if "markers" in entry else ""
     extras = ",".join(texts(entry.get("extras")))
-    if place:
-        return f"{name}{place}"
+    if source:
+        return f"{name}{source}"
     return (
         f"{name}{f'[{extras}]' if extras else ''}{','.join(filter(None, parts))}{marker}" if None not in parts else ""
     )
@@ -264,14 +275,14 @@ _VERSION_OF_POETRY: Final = re.compile(r"(?P<sign>[~^]|[<>=!~]=|[<>]|)\s*(?P<ver
 
 
 def _bounds(text: str) -> str | None:
-    """`^1.2` and `~1.2` of Poetry in pip's words; None for any other text."""
-    found = _VERSION_OF_POETRY.fullmatch(text)
-    if found is None:
+    """Return `^1.2` and `~1.2` of Poetry as pip writes them; None for any other text."""
+    match = _VERSION_OF_POETRY.fullmatch(text)
+    if match is None:
         return "" if text == "*" else None
-    sign, version = found["sign"], found["version"]
+    sign, version = match["sign"], match["version"]
     if sign not in ("^", "~"):
         return f"{sign or '=='}{version}"
-    numbers = [int(each) for each in version[: len(version) - len(found["rest"])].split(".")]
+    numbers = [int(number) for number in version[: len(version) - len(match["rest"])].split(".")]
     at = 0 if len(numbers) == 1 else 1
     if sign == "^":
         at = next((at for at, number in enumerate(numbers) if number), len(numbers) - 1)
@@ -280,35 +291,37 @@ def _bounds(text: str) -> str | None:
 
 
 def _directories_in(values: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
-    """The directories that a backend's table names, in whichever backend's words."""
+    """Yield the directories of modules that a backend's table names, under the keys of any backend."""
     for key, value in values.items():
         if key == "package-dir" and isinstance(value, Mapping):
             yield from _package_directories(value)
         elif key in _DIRECTORY:
             yield from texts(value)
         elif key == "packages" and isinstance(value, list):
-            yield from (posixpath.dirname(posixpath.normpath(each)) for each in texts(value) if "/" in each)
-            tables = (each for each in value if isinstance(each, Mapping) and "include" in each)
-            yield from (str(each.get("from", ".")) for each in tables)
-        elif isinstance(value, Mapping) and depth < _DEPTH:
+            yield from (posixpath.dirname(posixpath.normpath(package)) for package in texts(value) if "/" in package)
+            tables = (entry for entry in value if isinstance(entry, Mapping) and "include" in entry)
+            yield from (str(entry.get("from", ".")) for entry in tables)
+        elif isinstance(value, Mapping) and depth < _DEEPEST_TABLE:
             yield from _directories_in(value, depth + 1)
 
 
 def _package_directories(values: Mapping[str, Any]) -> list[str]:
-    """`{"": "src"}`, or `{"pkg": "lib/pkg"}`."""
-    found = []
+    """Return the directories of modules in a table such as `{"": "src"}` or `{"pkg": "lib/pkg"}`."""
+    directories = []
     for package, directory in values.items():
         if not isinstance(directory, str):
             continue
         plain, own = posixpath.normpath(directory or "."), str(package).replace(".", "/")
         if not package:
-            found.append(plain)
+            directories.append(plain)
         elif plain == own or plain.endswith(f"/{own}"):
-            found.append(plain[: -len(own)].rstrip("/") or ".")
-    return found
+            directories.append(plain[: -len(own)].rstrip("/") or ".")
+    return directories
 
 
 def _local_sources(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each package that has a path in uv's sources, and the path; the path is empty for a member of
+    the workspace."""
     for name, source in values.items():
         for entry in source if isinstance(source, list) else [source]:
             if isinstance(entry, Mapping) and isinstance(entry.get("path"), str):
@@ -318,12 +331,13 @@ def _local_sources(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _version_of_code(packages: Iterable[str], directories: Iterable[str], read: ReadText) -> str:
-    """The version that a file of one of the packages assigns, because the declaration has none."""
-    places = product([each for each in packages if each], (*directories, "src", "."), _VERSION_FILES)
+    """Return the version that a file of one of the packages assigns, for a declaration that has none; empty if none
+    does."""
+    places = product([package for package in packages if package], (*directories, "src", "."), _VERSION_FILES)
     for package, directory, file in places:
         path = posixpath.normpath(posixpath.join(directory, package, file))
-        if is_below(path) and (found := _VERSION_LINE.search(read(path))) is not None:
-            return safe_version(found[1])
+        if is_below(path) and (match := _VERSION_LINE.search(read(path))) is not None:
+            return safe_version(match[1])
     return ""
 
 
@@ -331,6 +345,7 @@ def _version_of_code(packages: Iterable[str], directories: Iterable[str], read: 
 
 
 def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
+    """Return the fields of the declaration that setup.cfg tells; only the file's name if it is damaged."""
     config = configparser.RawConfigParser(strict=False)
     try:
         config.read_string(text)
@@ -354,7 +369,7 @@ def _of_setup_cfg(text: str, read: ReadText) -> dict[str, Any]:
 
 
 def _lines_of_cfg(text: str) -> tuple[str, ...]:
-    """Empty for a file that setuptools reads."""
+    """Return the requirements in a value of setup.cfg. None are returned for a file that setuptools reads."""
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     return requirement_texts([line for line in lines if line and line[0] != "#"]) if "file:" not in text else ()
 
@@ -363,22 +378,24 @@ def _lines_of_cfg(text: str) -> tuple[str, ...]:
 
 
 def _of_setup_py(text: str, _: ReadText) -> dict[str, Any]:
+    """Return the fields of the declaration that setup.py tells: literal arguments of `setup()`, also of names and a
+    dict that the file assigns. A field whose value is computed is empty."""
     tree = parse(text.encode("utf-8", "surrogatepass")) or ast.Module([], [])
     assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
     bound = {getattr(target, "id", ""): node.value for node in assigned for target in node.targets}
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     names = ((call, getattr(call.func, "attr", getattr(call.func, "id", ""))) for call in calls)
     call = next((call for call, name in names if name == "setup"), None)
-    words = [*call.keywords] if call is not None else []
-    unpacked = (bound.get(getattr(word.value, "id", None)) for word in words if word.arg is None)
-    words += [word for made in unpacked for word in getattr(made, "keywords", ())]  # of `**NAME`, a dict(…)
+    keywords = [*call.keywords] if call is not None else []
+    unpacked = (bound.get(getattr(keyword.value, "id", None)) for keyword in keywords if keyword.arg is None)
+    keywords += [keyword for call in unpacked for keyword in getattr(call, "keywords", ())]  # of `**NAME`, a dict(…)
     values: dict[str, Any] = {}
     names_used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    for word in words:
-        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # it is computed
-            values[str(word.arg)] = None
-            values[str(word.arg)] = ast.literal_eval(bound.get(getattr(word.value, "id", None), word.value))
-    source = next((word.value for word in words if word.arg == "install_requires"), None)
+    for keyword in keywords:
+        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # the value is computed
+            values[str(keyword.arg)] = None
+            values[str(keyword.arg)] = ast.literal_eval(bound.get(getattr(keyword.value, "id", None), keyword.value))
+    source = next((keyword.value for keyword in keywords if keyword.arg == "install_requires"), None)
     return {
         "file": SETUP_PY,
         "requires": requirement_texts(values.get("install_requires") or ()),

@@ -1,6 +1,7 @@
-"""Files by which ranks see the project's own packages as installed: `importlib.metadata`, entry points, commands.
+"""Write the files by which ranks see the project's own packages as installed: `importlib.metadata`, entry points,
+commands.
 
-They are as in a wheel's `dist-info`. Each field is checked where it is read, so no line can be added to a file.
+They are as in a wheel's `dist-info`. Each field is checked where it is read, so no field can add a line to a file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ DIRECTORY = "own"
 
 
 def dist_info_files(layout: ProjectLayout) -> Iterator[tuple[str, str]]:
-    """Name below the run's directory, and text."""
+    """Yield the name of each file, below the run's directory, and its text."""
     for package in layout.own:
         if not package.name:
             continue
@@ -29,7 +30,7 @@ def dist_info_files(layout: ProjectLayout) -> Iterator[tuple[str, str]]:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """As in the name of a wheel."""
+    """Return the text as it is in the name of a wheel."""
     return re.sub(rf"[^A-Za-z0-9{re.escape(more)}]+", "_", text)
 
 

@@ -1,4 +1,6 @@
-"""Where a project uses IPEX or the oneCCL bindings: only then is a stack with IPEX chosen unasked. Nothing is run."""
+"""Find where a project uses IPEX or the oneCCL bindings: only then does ipexctl choose a stack with IPEX unasked.
+Nothing is run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _MOST_FILES: Final = 200
 
 
 def find_ipex_use(imports: Iterable[Import], packages: Collection[str]) -> str:
-    """Return `train.py imports intel_extension_for_pytorch (line 3)`, or empty. `packages`: normalized names."""
+    """Return text such as `train.py imports intel_extension_for_pytorch (line 3)`; empty if IPEX is not used.
+    `packages`: normalized names of what the project requires."""
     for entry in imports:
         if entry.module in MODULES:
             return f"{entry.file} imports {entry.module} (line {entry.line})"
@@ -29,7 +32,8 @@ def find_ipex_use(imports: Iterable[Import], packages: Collection[str]) -> str:
 
 
 def find_ipex_use_here() -> str:
-    """The same for a command without a script: by the scripts and requirements of the working directory."""
+    """Return the text of `find_ipex_use` for a command without a script: by the scripts and requirements of the working
+    directory."""
     with contextlib.suppress(UserError, OSError):
         directory = Path.cwd()
         root = find_root(None, None, directory)
@@ -40,10 +44,10 @@ def find_ipex_use_here() -> str:
 
 
 def _imports_in(directory: Path) -> Iterator[Import]:
-    """Imports of IPEX that always run in a script of the directory."""
+    """Yield the imports of IPEX that always run in a script of the directory."""
     read = TextReader(directory)
     for path in sorted(islice(directory.glob("*.py"), _MOST_FILES)):
         text = read(path.name)
         tree = parse(text.encode()) if any(module in text for module in MODULES) else None
-        for found in imported_names(tree, is_script=True) if tree is not None else ():
-            yield Import(found.module.partition(".")[0], found.line, path.name)
+        for imported in imported_names(tree, is_script=True) if tree is not None else ():
+            yield Import(imported.module.partition(".")[0], imported.line, path.name)

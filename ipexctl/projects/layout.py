@@ -1,5 +1,7 @@
-"""What a project is: its own packages, the directories from which ranks import them, and the names that no index is
-asked for. Decided from the texts of its files and from which directories have Python in them; nothing of it is run.
+"""Decide what a project is: its own packages, the directories from which ranks import them, and the names that no index
+is asked for.
+
+The texts of its files decide, and which directories have Python in them; nothing of it is run.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _MOST_DIRECTORIES: Final = 50
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
     directory: str
-    """With the declaration, relative to the root; `.` for the root."""
+    """The directory with the declaration, relative to the root; `.` for the root."""
     declaration: PackageDeclaration
     paths: tuple[str, ...]
     """Directories that ranks import from, relative to the root."""
@@ -55,7 +57,8 @@ class OwnPackage:
 class ProjectLayout:
     root: Path
     own: tuple[OwnPackage, ...] = ()
-    """Of the script's directory first, then those above it and those that they need of the workspace."""
+    """Packages of the script's directory first, then packages of the directories above it, then packages of the
+    workspace that these need."""
     is_workspace: bool = False
     members: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Normalized name of each declared package of the project → the file that has the name, relative to the root."""
@@ -65,18 +68,18 @@ class ProjectLayout:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Directories that ranks import from, relative to the root, which is the last."""
+        """The directories from which ranks import, relative to the root. The root is the last."""
         return self.paths_with(frozenset())
 
     def paths_with(self, packages: Collection[str]) -> tuple[str, ...]:
-        """The same, without the directories of packages with compiled parts that the environment has as a wheel: the
-        project's files would hide the wheel's."""
+        """Return `paths` for an environment with these packages. Directories of packages with compiled parts are left
+        out if the environment has them as a wheel, because the project's files would hide the wheel's."""
         normalized = frozenset(map(normalize, packages))
         compiled = [package for package in self.own if package.declaration.is_compiled]
         left_out = {path for package in compiled if package.normalized in normalized for path in package.paths}
-        found = [path for package in self.own for path in package.paths if path not in left_out]
+        kept = [path for package in self.own for path in package.paths if path not in left_out]
         root = [] if "." in left_out else ["."]
-        return tuple(dict.fromkeys([*(path for path in found if path != "."), *root]))
+        return tuple(dict.fromkeys([*(path for path in kept if path != "."), *root]))
 
     @property
     def search_paths(self) -> tuple[Path, ...]:
@@ -100,7 +103,7 @@ class ProjectLayout:
         return normalize(name) in self.members
 
     def describe(self) -> str:
-        """As in `own package tinylm in src/`; empty if nothing is declared."""
+        """Return text such as `own package tinylm in src/`; empty if nothing is declared."""
         named = [package for package in self.own if package.name]
         if not named:
             return ""
@@ -116,11 +119,11 @@ NO_LAYOUT: Final = ProjectLayout(Path())
 
 
 def read_layout(root: Path, start: Path) -> ProjectLayout:
-    """The project of a script or module that starts in `start`, a directory at or below the root."""
+    """Return the project of a script or module that starts in `start`, a directory at or below the root."""
     notes: list[str] = []
     texts = TextReader(root, notes.append)
     chain = directories_up(root, start)
-    declared = {each: found for each in chain if (found := _read(texts, each)) is not None}
+    declared = {directory: declaration for directory in chain if (declaration := _read(texts, directory)) is not None}
     top = declared.get(".")
     members: dict[str, str] = {}
     in_workspace: dict[str, str] = {}
@@ -145,7 +148,8 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
         if declaration.name:
             members[declaration.normalized] = posixpath.normpath(posixpath.join(directory, declaration.file))
     own = tuple(
-        OwnPackage(each, declared[each], _paths_of(root, each, declared[each], notes.append)) for each in wanted
+        OwnPackage(directory, declared[directory], _paths_of(root, directory, declared[directory], notes.append))
+        for directory in wanted
     )
     if not any(package.directory == "." for package in own) and has_packages(root / "src"):
         own = (*own, OwnPackage(".", PackageDeclaration(""), ("src",)))
@@ -153,7 +157,7 @@ def read_layout(root: Path, start: Path) -> ProjectLayout:
 
 
 def directories_up(root: Path, start: Path) -> list[str]:
-    """The directories from `start` up to the root, relative to the root."""
+    """Return the directories from `start` up to the root, relative to the root."""
     relative = start.relative_to(root) if start.is_relative_to(root) else Path()
     return [path.as_posix() for path in dict.fromkeys((relative, *relative.parents))]
 
@@ -168,7 +172,8 @@ def _needed(
     declared: dict[str, PackageDeclaration],
     in_workspace: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
-    """The directories of the packages that the script's own ones need, and the names of those outside the root."""
+    """Return the directories of the packages that the script's own packages need, and the names of packages outside the
+    root, with the reason."""
     wanted, waiting, outside = list[str](), list(above), dict[str, str]()
     root = texts.directory
     real = Path(os.path.realpath(root))
@@ -179,37 +184,39 @@ def _needed(
         wanted.append(directory)
         declaration = declared[directory]
         for name, path in declaration.sources.items():
-            place = in_workspace.get(name, "") if not path else posixpath.normpath(posixpath.join(directory, path))
-            if path and not _is_inside(root, real, place):
+            source = in_workspace.get(name, "") if not path else posixpath.normpath(posixpath.join(directory, path))
+            if path and not _is_inside(root, real, source):
                 file = posixpath.normpath(posixpath.join(directory, declaration.file))
                 outside[name] = f"{file}: {name} is at {path}"
                 continue
-            if place and place not in declared and (found := _read(texts, place)) is not None:
-                declared[place] = found
-            if place in declared:
-                waiting.append(place)
+            if source and source not in declared and (neighbor := _read(texts, source)) is not None:
+                declared[source] = neighbor
+            if source in declared:
+                waiting.append(source)
     return wanted, outside
 
 
-def _is_inside(root: Path, real: Path, place: str) -> bool:
-    return is_below(place) and Path(os.path.realpath(root / place)).is_relative_to(real)
+def _is_inside(root: Path, real: Path, path: str) -> bool:
+    return is_below(path) and Path(os.path.realpath(root / path)).is_relative_to(real)
 
 
 def _paths_of(
     root: Path, directory: str, declaration: PackageDeclaration, on_note: Callable[[str], None]
 ) -> tuple[str, ...]:
+    """Return the directories from which a package is imported: those that it declares, else `src` if packages are in
+    it, else its own. A directory outside the project does not count, and is noted."""
     real = Path(os.path.realpath(root))
     file = posixpath.normpath(posixpath.join(directory, declaration.file))
-    found = []
+    existing = []
     if len(declaration.import_directories) > _MOST_DIRECTORIES:
         on_note(f"{file} declares directories of modules; only the first {_MOST_DIRECTORIES} count")
     for path in declaration.import_directories[:_MOST_DIRECTORIES]:
-        place = posixpath.normpath(posixpath.join(directory, path))
-        if not _is_inside(root, real, place):
+        relative = posixpath.normpath(posixpath.join(directory, path))
+        if not _is_inside(root, real, relative):
             on_note(f"{file}: the directory {path} leads out of the project, and does not count")
-        elif (root / place).is_dir():
-            found.append(place)
-    if found:
-        return tuple(found)
+        elif (root / relative).is_dir():
+            existing.append(relative)
+    if existing:
+        return tuple(existing)
     source = posixpath.normpath(posixpath.join(directory, "src"))
     return (source if has_packages(root / source) and _is_inside(root, real, source) else directory,)

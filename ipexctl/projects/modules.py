@@ -1,4 +1,4 @@
-"""Where Python finds the modules that a script imports: which are the project's own, and what those import in turn.
+"""Find the modules that a script imports: which are the project's own, and what those import in turn.
 
 Only imports that always run are followed: at the top level of a module, and below `if __name__ == "__main__":` in the
 script. Nothing is imported or run.
@@ -31,7 +31,7 @@ _MOST_TOKENS_FOLLOWED: Final = 600_000
 _MOST_ENTRIES: Final = 2000
 _MOST_NAMES: Final = 100_000
 _NEEDED_BY: Final = {"torch.utils.tensorboard": "tensorboard"}
-"""Module of a package → another package's module that it imports, though its own package does not require that."""
+"""A module → a module of another package that it imports, which its own package does not require."""
 _ALL: Final = re.compile(rb"(?m)^__all__[ \t]*=")
 _LISTED: Final = re.compile(rb"glob|listdir|iter_modules|basename|modules")
 _LONGEST_ALL: Final = 300
@@ -44,7 +44,7 @@ class Import(NamedTuple):
     """Its top level, `torch` for `import torch.nn`; dotted below a namespace package of the project."""
     line: int
     file: str = ""
-    """The project's file that imports it; empty for the script."""
+    """The project's file with the import; empty for the script."""
 
 
 class ImportedName(NamedTuple):
@@ -61,7 +61,7 @@ OnFile = Callable[[str, ast.Module, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ReachedImports:
-    """What a script imports in any case."""
+    """What a script imports in any case, also through the project's own modules."""
 
     imports: tuple[Import, ...] = ()
     """Modules that are not the project's own, each once."""
@@ -81,18 +81,20 @@ def has_module(directory: Path, module: str) -> bool:
 
 
 class ModulePlaces:
-    """Finds modules in directories, each of which is listed once."""
+    """Finds modules in directories, and lists each directory only once."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
         self._names = {path: _names_in(path) for path in dict.fromkeys(directories)}
 
     def find(self, module: str) -> tuple[Path, ...]:
-        """The directory with the module; for a namespace package, which has no `__init__.py`, all that have a part."""
-        found = [path for path, names in self._names.items() if module in names and has_module(path, module)]
-        return tuple([path for path in found if not is_namespace(path, module)][:1] or found)
+        """Return the directory with the module. A namespace package, which has no `__init__.py`, may have several: all
+        directories that have a part of it are returned."""
+        holders = [path for path, names in self._names.items() if module in names and has_module(path, module)]
+        return tuple([path for path in holders if not is_namespace(path, module)][:1] or holders)
 
 
 def _names_in(directory: Path) -> frozenset[str]:
+    """Return the names in a directory, without suffixes; none if it can't be read."""
     try:
         with os.scandir(directory) as entries:
             return frozenset(entry.name.partition(".")[0] for entry in islice(entries, _MOST_NAMES))
@@ -147,9 +149,9 @@ def has_packages(directory: Path) -> bool:
 
 
 def find_module(name: str, places: Sequence[Path]) -> tuple[Path, str] | None:
-    """The file that `python -m NAME` runs, and its package."""
-    for place in places if name else ():
-        base = place.joinpath(*name.split("."))
+    """Return the file that `python -m NAME` runs, and the package of that file; None if there is no such module."""
+    for directory in places if name else ():
+        base = directory.joinpath(*name.split("."))
         if base.with_name(f"{base.name}.py").is_file():
             return base.with_name(f"{base.name}.py"), name.rpartition(".")[0]
         if (base / "__main__.py").is_file():
@@ -163,7 +165,7 @@ def is_anywhere(root: Path, module: str) -> bool:
 
 
 def directory_with(root: Path, module: str) -> Path | None:
-    """The nearest directory of the project that has the module."""
+    """Return the nearest directory of the project that has the module; None if there is none."""
     waiting, seen = [root], 0
     while waiting and seen < 2 * _MOST_ENTRIES:
         directory = waiting.pop(0)
@@ -180,18 +182,18 @@ def directory_with(root: Path, module: str) -> Path | None:
 
 
 def modules_in(directory: Path) -> frozenset[str]:
-    """Top-level modules that a directory has."""
+    """Return the top-level modules that a directory has."""
     try:
         names = sorted(path.name for path in directory.iterdir())[:_MOST_ENTRIES]
     except OSError:
         return frozenset()
-    found = {name.removesuffix(".py") for name in names if name.endswith(".py")}
-    found |= {name for name in names if name.isidentifier() and _has_python(directory / name)}
-    return frozenset(name for name in found if name.isidentifier())
+    modules = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+    modules |= {name for name in names if name.isidentifier() and _has_python(directory / name)}
+    return frozenset(name for name in modules if name.isidentifier())
 
 
 def count_tokens(data: bytes) -> int:
-    """The number of words and signs in code, up to one more than `MOST_TOKENS`."""
+    """Return the number of words and signs in code; it is not counted beyond one more than `MOST_TOKENS`."""
     return sum(1 for _ in islice(_TOKEN.finditer(data), MOST_TOKENS + 1))
 
 
@@ -204,7 +206,7 @@ TOO_LONG: Final = f"it has more than {MOST_TOKENS:,} words and signs"
 
 
 def parse(data: bytes) -> ast.Module | None:
-    """The syntax tree; None for a file that is not Python, or is too long."""
+    """Return the syntax tree; None for a file that is not Python, or is too long."""
     try:
         return ast.parse(data) if not is_too_long(data) else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -219,7 +221,8 @@ def top_level_imports(script: Path) -> tuple[str, ...]:
 
 
 def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, ...]:
-    """Imports that always run. A module that is also imported in an `if` or a `try` is optional."""
+    """Return the imports that always run. A module that is also imported in an `if` or a `try` is optional, and left
+    out."""
     body: list[ast.stmt] = []
     for node in tree.body:
         body += node.body if is_script and isinstance(node, ast.If) and is_main_guard(node) else [node]
@@ -227,12 +230,12 @@ def imported_names(tree: ast.Module, *, is_script: bool) -> tuple[ImportedName, 
     optional = {
         (name.module, name.level) for guard in guards for node in ast.walk(guard) for name in names_imported_by(node)
     }
-    found = (name for node in body for name in names_imported_by(node))
-    return tuple(name for name in found if (name.module, name.level) not in optional)
+    imports = (name for node in body for name in names_imported_by(node))
+    return tuple(name for name in imports if (name.module, name.level) not in optional)
 
 
 def imported_part(tree: ast.Module) -> ast.Module:
-    """What runs of a module that is imported: not the body of `if __name__ == "__main__":`."""
+    """Return what runs of a module when it is imported: everything but the body of `if __name__ == "__main__":`."""
     parts = (node.orelse if isinstance(node, ast.If) and is_main_guard(node) else [node] for node in tree.body)
     return ast.Module([node for part in parts for node in part], tree.type_ignores)
 
@@ -252,7 +255,7 @@ def names_imported_by(node: ast.AST) -> Iterator[ImportedName]:
 
 
 def modules_imported_by(node: ast.AST) -> Iterator[str]:
-    """Return the top-level modules that the statement imports, none for a relative import."""
+    """Yield the top-level modules that the statement imports; none for a relative import."""
     return (name.module.partition(".")[0] for name in names_imported_by(node) if not name.level)
 
 
@@ -278,6 +281,8 @@ class _Walk:
         self._add(ImportedName(package, 0, (), 0), "", "")
 
     def follow_all(self) -> None:
+        """Read the project's modules that were reached, and follow their imports, until none is left or the limits are
+        reached."""
         while self._waiting:
             if len(self.files) >= _MOST_FILES or self._tokens >= _MOST_TOKENS_FOLLOWED:
                 self.notes.append(
@@ -301,6 +306,8 @@ class _Walk:
             self.follow(tree, name, package, is_script=False)
 
     def _add(self, imported: ImportedName, name: str, package: str) -> None:
+        """Take an imported module: as one of the project's own, whose file is read later, or as one that hosts must
+        have."""
         if imported.level:
             parts = package.split(".") if package else []
             above = parts[: len(parts) - imported.level + 1]
@@ -313,8 +320,8 @@ class _Walk:
         places = self._places_of(top)
         if not places:
             self._ask_hosts(Import(top, imported.line, name))
-            for module in (dotted, *(f"{dotted}.{each}" for each in imported.names)):
-                for package in (each for above, each in _NEEDED_BY.items() if f"{module}.".startswith(f"{above}.")):
+            for module in (dotted, *(f"{dotted}.{attribute}" for attribute in imported.names)):
+                for package in (needed for above, needed in _NEEDED_BY.items() if f"{module}.".startswith(f"{above}.")):
                     self._ask_hosts(Import(package, imported.line, name))
             return
         is_hidden = dotted == top and not imported.names and is_namespace(places[0], top)
@@ -333,36 +340,45 @@ class _Walk:
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else os.fspath(path)
 
     def _add_own(self, dotted: str, imported: ImportedName, places: tuple[Path, ...], name: str) -> None:
+        """Find the files of an own module and of the names that are imported from it, package by package. A name that
+        no file has is missing, unless an `__init__.py` may make it when it runs."""
         parts = dotted.split(".")
-        is_open, place = True, None  # a namespace package may have parts elsewhere, and makes no names itself
+        is_open, location = True, None  # a namespace package may have parts elsewhere, and makes no names itself
         for at, part in enumerate(parts):
             package = ".".join(parts[: at + 1])
-            place = next((each for each in places if has_module(each, part) and not is_namespace(each, part)), None)
-            portions = tuple(each / part for each in places if (each / part).is_dir())
-            if place is not None and not (place / part / "__init__.py").is_file():
-                self._queue(place / f"{part}.py", ".".join(parts[:at]))
+            location = next(
+                (
+                    candidate
+                    for candidate in places
+                    if has_module(candidate, part) and not is_namespace(candidate, part)
+                ),
+                None,
+            )
+            portions = tuple(candidate / part for candidate in places if (candidate / part).is_dir())
+            if location is not None and not (location / part / "__init__.py").is_file():
+                self._queue(location / f"{part}.py", ".".join(parts[:at]))
                 return
-            if place is not None:
-                is_open, portions = False, (place / part,)
-                self._queue(place / part / "__init__.py", package)
+            if location is not None:
+                is_open, portions = False, (location / part,)
+                self._queue(location / part / "__init__.py", package)
             elif not portions:
                 self._add_missing(package, imported.line, name, places, is_open=is_open)
                 return
             places = portions
-        is_namespace_package = place is None
+        is_namespace_package = location is None
         names = imported.names
-        if place is not None and names == ("*",) and _lists_its_directory(places[0]):
+        if location is not None and names == ("*",) and _lists_its_directory(places[0]):
             names = tuple(sorted(modules_in(places[0]) - {"__init__"}))
-        for each in names:
-            full = f"{dotted}.{each}"
-            place = next((place for place in places if has_module(place, each)), None)
-            if place is not None and (place / f"{each}.py").is_file():
-                self._queue(place / f"{each}.py", dotted)
-            elif place is not None:
-                self._queue(place / each / "__init__.py", full)
-            elif full in self._built or source_beside(places, each) is not None:
+        for member in names:
+            full = f"{dotted}.{member}"
+            location = next((location for location in places if has_module(location, member)), None)
+            if location is not None and (location / f"{member}.py").is_file():
+                self._queue(location / f"{member}.py", dotted)
+            elif location is not None:
+                self._queue(location / member / "__init__.py", full)
+            elif full in self._built or source_beside(places, member) is not None:
                 self.missing.setdefault(full, Import(full, imported.line, name))
-            elif is_namespace_package and each != "*":
+            elif is_namespace_package and member != "*":
                 if is_open:
                     self._ask_hosts(Import(dotted, imported.line, name))
                 else:
@@ -375,6 +391,7 @@ class _Walk:
             self.missing.setdefault(module, Import(module, line, name))
 
     def _queue(self, path: Path, package: str) -> None:
+        """Let a file be read later, once; of a compiled module, only note the file."""
         if path in self._seen:
             return
         self._seen.add(path)
@@ -389,8 +406,8 @@ class _Walk:
 def _lists_its_directory(package: Path) -> bool:
     """True if `import *` imports each module of the package."""
     text = read_or_empty(package / "__init__.py", SOURCE)
-    found = _ALL.search(text)
-    return found is not None and _LISTED.search(text, found.end(), found.end() + _LONGEST_ALL) is not None
+    listing = _ALL.search(text)
+    return listing is not None and _LISTED.search(text, listing.end(), listing.end() + _LONGEST_ALL) is not None
 
 
 def _is_made_of_names(directory: Path) -> bool:
@@ -400,7 +417,7 @@ def _is_made_of_names(directory: Path) -> bool:
 
 
 def source_beside(directories: Sequence[Path], dotted: str) -> Path | None:
-    """A file of a compiled language that a build makes the module from."""
+    """Return the file of a compiled language from which a build makes the module; None if there is none."""
     parts = dotted.split(".")
     paths = (directory.joinpath(*parts).with_suffix(suffix) for directory in directories for suffix in _SOURCES)
     return next((path for path in paths if path.is_file()), None)
@@ -415,8 +432,8 @@ def follow_imports(
     on_file: OnFile = lambda *_: None,
     built: Collection[str] = (),
 ) -> ReachedImports:
-    """What a script imports, also through the project's own modules. `package`: of a script that runs as a module.
-    `built`: modules that a build compiles."""
+    """Return what a script imports, also through the project's own modules. `package`: of a script that runs as a
+    module. `built`: modules that a build compiles."""
     walk = _Walk(root, search_paths, on_file, built)
     collects = gc.isenabled()
     gc.disable()  # syntax trees have no cycles, and looking for some doubles the time

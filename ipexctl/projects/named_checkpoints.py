@@ -1,5 +1,7 @@
-"""Which checkpoints a script reads, from its text: the constants that reach a call which looks for a file or loads one.
-Pure. The call's arguments and variables may lead elsewhere, or keep the script from reading: `of_call`.
+"""Find which checkpoints a script reads, from its text: the constants that reach a call which looks for a file or loads
+one.
+
+The call's arguments and variables may name other files, or keep the script from reading: `of_call` tells.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ _READS: Final = frozenset({*_LOOKS, "load", "open", "load_file", "load_checkpoin
 _OF_CHECKPOINT: Final = re.compile(r"(?=.*[^*/.].*\.)[^\n]{1,200}\.(?:pt|pth|ckpt|safetensors|pkl|npz|tar)")
 _RANK_0: Final = re.compile(r"(?i)rank\b.* == 0$")
 _OF_RANK_0: Final = "rank 0"
-_MOST: Final = 20
-_DEPTH: Final = 6
+_MOST_CHECKPOINTS: Final = 20
+_MOST_ASSIGNMENTS: Final = 6
 
 
 class NamedCheckpoint(NamedTuple):
@@ -25,41 +27,44 @@ class NamedCheckpoint(NamedTuple):
     inputs: tuple[str, ...] = ()
     """Variables and `--options` from which the script makes the path."""
     guards: tuple[tuple[str, bool], ...] = ()
-    """Flags under which it reads: with the flag, or without it."""
+    """Flags under which the script reads the file: with the flag (True), or without it."""
 
 
 def find_named_checkpoints(tree: ast.Module) -> tuple[NamedCheckpoint, ...]:
-    """Checkpoints that a script reads, if it looks whether some file exists."""
+    """Return the checkpoints that a script reads; none unless it looks whether some file exists."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     if _LOOKS.isdisjoint(map(_name_of, calls)):
         return ()
     script = _ReadFiles(tree, calls)
-    found = (each for call in calls if _name_of(call) in _READS for each in script.read_by(call))
-    return tuple(dict.fromkeys(found))[:_MOST]
+    checkpoints = (checkpoint for call in calls if _name_of(call) in _READS for checkpoint in script.read_by(call))
+    return tuple(dict.fromkeys(checkpoints))[:_MOST_CHECKPOINTS]
 
 
 def of_call(
     named: Sequence[NamedCheckpoint], argv: Sequence[str], variables: Mapping[str, str | None]
 ) -> tuple[str, ...]:
-    """The paths and patterns that a call reads. `variables`: those that it sets; None for a secret."""
-    return tuple(dict.fromkeys(path for each in named if (path := _path_of_call(each, argv, variables))))
+    """Return the paths and patterns that a call reads. `variables`: those that the call sets; None for a secret."""
+    return tuple(dict.fromkeys(path for checkpoint in named if (path := _path_of_call(checkpoint, argv, variables))))
 
 
-def _path_of_call(each: NamedCheckpoint, argv: Sequence[str], variables: Mapping[str, str | None]) -> str:
-    words = {word.partition("=")[0].replace("_", "-") for word in argv}
-    if any((flag in words) != is_wanted for flag, is_wanted in each.guards):
+def _path_of_call(checkpoint: NamedCheckpoint, argv: Sequence[str], variables: Mapping[str, str | None]) -> str:
+    """Return the path of a checkpoint in this call; empty if the call's options keep the script from reading it, or if
+    a secret names it."""
+    options = {word.partition("=")[0].replace("_", "-") for word in argv}
+    if any((flag in options) != is_wanted for flag, is_wanted in checkpoint.guards):
         return ""
-    for name in each.inputs:
+    for name in checkpoint.inputs:
         value = _value_of(name, argv) if name.startswith("--") else variables.get(name, "")
         if value is None:
             return ""
         if value:
             is_file = _OF_CHECKPOINT.fullmatch(value)
-            return posixpath.normpath(value if is_file else posixpath.join(value, posixpath.basename(each.file)))
-    return each.file
+            return posixpath.normpath(value if is_file else posixpath.join(value, posixpath.basename(checkpoint.file)))
+    return checkpoint.file
 
 
 def _value_of(option: str, argv: Sequence[str]) -> str:
+    """Return the value of an option in the arguments; empty if it is not among them."""
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == option:
@@ -82,23 +87,27 @@ class _ReadFiles:
         for call in calls:
             if _name_of(call) == "add_argument":
                 names = [text.lstrip("-").replace("-", "_") for text in map(_text, call.args) if text] or [""]
-                keywords = {each.arg: each.value for each in call.keywords}
+                keywords = {keyword.arg: keyword.value for keyword in call.keywords}
                 self._values.setdefault(f"--{names[-1]}", []).extend(filter(None, (keywords.get("default"),)))
                 if _text(keywords.get("action")) == "store_true":
                     self._flags.add(names[-1])
 
     def read_by(self, call: ast.Call) -> Iterator[NamedCheckpoint]:
+        """Yield the checkpoints that a call reads. A file that only rank 0 reads is left out, because rank 0 sends it
+        to the others."""
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         files, inputs = dict[str, None](), dict[str, None]()
         for part in (*receiver, *call.args):
-            self._follow(part, files, inputs, _DEPTH)
+            self._follow(part, files, inputs, _MOST_ASSIGNMENTS)
         guards = tuple(dict.fromkeys(self._guards(call)))
-        if (_OF_RANK_0, True) in guards:  # which sends it to the others
+        if (_OF_RANK_0, True) in guards:  # rank 0 sends the checkpoint to the others
             return
         for file in files:
             yield NamedCheckpoint(file, tuple(inputs), guards)
 
     def _follow(self, part: ast.AST, files: dict[str, None], inputs: dict[str, None], depth: int) -> None:
+        """Add the files, and the options and variables that may name others, from which an expression gets its value.
+        Names are followed through `depth` assignments."""
         for node in ast.walk(part):
             text = _text(node)
             if text and _OF_CHECKPOINT.fullmatch(text):
@@ -117,7 +126,7 @@ class _ReadFiles:
                 self._follow(value, files, inputs, depth - 1)
 
     def _guards(self, call: ast.Call) -> Iterator[tuple[str, bool]]:
-        """Flags in the conditions around a call that are joined by `and`."""
+        """Yield the flags in the conditions around a call that are joined by `and`, and whether each must be set."""
         node: ast.AST = call
         while (above := self._above.get(node)) is not None:
             tests: list[ast.expr] = []

@@ -1,4 +1,4 @@
-"""Reads a project's own files as text. A file that others could have written does not count."""
+"""Read a project's own files as text. A file that others could have written does not count."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class TextReader:
         return self._texts[path]
 
     def _read(self, path: Path) -> str:
+        """Return the text of a file; empty if it is missing, or does not count. Then a note says why."""
         try:
             if not path.is_file():
                 return ""

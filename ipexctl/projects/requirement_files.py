@@ -1,7 +1,14 @@
-"""The files that name what a project requires, for `run --install` and for hints: the lists from the script's directory
-up to the root together, uv's lock in place of the packages' own declarations; else the list that a line of a README
-names, up to the repository's root; else conda's file; else the packages that a README installs by their names. Avoids
-slow imports, because it runs at each start of a run.
+"""Find the files that name what a project requires, for `run --install` and for hints.
+
+The first of these that exists counts:
+
+- the lists from the script's directory up to the root together, with uv's lock in place of the packages' own
+  declarations;
+- the list that a line of a README names, up to the repository's root;
+- conda's file;
+- the packages that a README installs by their names.
+
+Slow imports are avoided, because this runs at each start of a run.
 """
 
 from __future__ import annotations
@@ -61,27 +68,29 @@ _MOST_OTHERS: Final = 20
 
 
 class RequirementFiles(NamedTuple):
-    """Relative to the project's root."""
+    """The files and names of what a project requires. Paths are relative to the project's root."""
 
     files: tuple[str, ...] = ()
-    """Those that `run --install` takes, the nearest to the script first."""
+    """Files that `run --install` takes, the nearest to the script first."""
     names: frozenset[str] = frozenset()
     """Normalized names of the packages in them, without the project's own."""
     pins: tuple[str, ...] = ()
-    """Those of one version, as in `peft==0.14`."""
+    """Packages of which the files require one version, as in `peft==0.14`."""
     optional: tuple[tuple[str, str], ...] = ()
-    """Normalized name of a package, and an extra, group or untaken file that has it, as an option: `--extra dev`."""
+    """Normalized name of a package, and the option that adds it: an extra, a group, or a file that is not taken by
+    default, as in `--extra dev`."""
     others: tuple[str, ...] = ()
     """Files of requirements that nobody takes unless they are named; one for all uses comes first."""
     asked: tuple[str, ...] = ()
-    """Those of `files` that only a build backend can read."""
+    """Files among `files` that only a build backend can read."""
     notes: tuple[str, ...] = ()
     """Why files do not count."""
     stated: tuple[str, ...] = ()
     """Requirements that a README installs by their names, if there are no files."""
 
     def option_for(self, packages: Sequence[str], *, only_files: bool = False) -> str:
-        """The extras and groups, or the file, that have most of the packages and may bring the others; or empty."""
+        """Return the options, such as `--extra train`, that add more than half of these packages; empty if there are
+        none. What they add may bring the other packages, too."""
         left, chosen, has = set(map(normalize, packages)), list[str](), dict[str, set[str]]()
         for name, option in self.optional:
             if not only_files or option.startswith("-r "):
@@ -99,47 +108,47 @@ class RequirementFiles(NamedTuple):
 
 
 def find_requirement_files(layout: ProjectLayout, start: Path) -> RequirementFiles:
-    """`start`: the directory of the script, at or below the root."""
+    """Return what a project requires, by its files. `start`: the directory of the script, at or below the root."""
     root = layout.root
     chain = directories_up(root, start)
     notes: list[str] = []
-    found: list[str] = []
+    files: list[str] = []
     for directory in chain:
-        found += _files_in(root, directory, notes)
-    is_locked = any(os.path.basename(file) == UV_LOCK for file in found)
+        files += _files_in(root, directory, notes)
+    is_locked = any(os.path.basename(file) == UV_LOCK for file in files)
     for package in layout.own if not is_locked else ():
         for name in _declaring(root, package.directory)[:1]:
-            found += [name] if name not in found else []
+            files += [name] if name not in files else []
     places = (_joined(directory, name) for directory in chain for name in CONDA)
     conda = next((file for file in places if (root / file).is_file()), "")
     repository = next((path for path in (root, *root.parents) if os.path.lexists(path / ".git")), root)
     readmes = TextReader(repository)
-    found = found or [*islice(_lists_in_readmes(readmes, root, chain[0]), 1)]
-    found = found or [conda] * bool(conda)
-    stated = () if found else tuple(islice(_packages_in_readmes(readmes, layout, chain[0]), _MOST_STATED))
-    others = tuple(file for file in (*_other_files(root), conda) if file and file not in found)
-    names, optional = _names_in(layout, found, others)
-    pins = tuple(pin for file in found for pin in _pins_of(layout, file))
-    asked = tuple(file for file in found if file.endswith(FILES) and needs_backend(root / file))
+    files = files or [*islice(_lists_in_readmes(readmes, root, chain[0]), 1)]
+    files = files or [conda] * bool(conda)
+    stated = () if files else tuple(islice(_packages_in_readmes(readmes, layout, chain[0]), _MOST_STATED))
+    others = tuple(file for file in (*_other_files(root), conda) if file and file not in files)
+    names, optional = _names_in(layout, files, others)
+    pins = tuple(pin for file in files for pin in _pins_of(layout, file))
+    asked = tuple(file for file in files if file.endswith(FILES) and needs_backend(root / file))
     names |= {*_of_lines(stated)}
     shown = tuple(dict.fromkeys(notes))
-    return RequirementFiles(tuple(found), names, pins, optional, others, asked, shown, stated)
+    return RequirementFiles(tuple(files), names, pins, optional, others, asked, shown, stated)
 
 
 def with_optional(
     files: Sequence[str], layout: ProjectLayout, extras: Sequence[str], groups: Sequence[str]
 ) -> tuple[str, ...]:
-    """The files with the extras and groups of the call, as in `pyproject.toml[train,group:dev]`. Each goes to the first
-    file that can have it, which reports one that it lacks."""
+    """Return the files with the extras and groups of the call, as in `pyproject.toml[train,group:dev]`. All go to the
+    first file that can have them, which reports one that it lacks."""
     wanted = [*extras, *(f"group:{group}" for group in groups)]
     if not wanted:
         return tuple(files)
-    found = list(files)
-    able = next((file for file in found if os.path.basename(file) in (UV_LOCK, *FILES)), None)
+    chosen = list(files)
+    able = next((file for file in chosen if os.path.basename(file) in (UV_LOCK, *FILES)), None)
     if able is None:
         able = next((package.file for package in layout.own if package.declaration.file), PYPROJECT)
-        found.append(able)
-    return tuple(f"{file}[{','.join(wanted)}]" if file == able else file for file in found)
+        chosen.append(able)
+    return tuple(f"{file}[{','.join(wanted)}]" if file == able else file for file in chosen)
 
 
 def _joined(directory: str, name: str) -> str:
@@ -147,28 +156,29 @@ def _joined(directory: str, name: str) -> str:
 
 
 def _files_in(root: Path, directory: str, notes: list[str]) -> list[str]:
-    """The files of one directory: a lock replaces the others."""
+    """Return the files of one directory that name requirements. A lock replaces the others."""
     read = TextReader(root / directory, notes.append)
     pyproject, listed = read(PYPROJECT), bool(read(REQUIREMENTS).strip())
     if (root / directory / UV_LOCK).is_file() and pyproject:
         return [_joined(directory, UV_LOCK)]
-    found = [PYPROJECT] if has_dependencies(pyproject) else []
-    found += [REQUIREMENTS] if listed else []
-    return [_joined(directory, name) for name in found] or _declaring(root, directory)[:1]
+    names = [PYPROJECT] if has_dependencies(pyproject) else []
+    names += [REQUIREMENTS] if listed else []
+    return [_joined(directory, name) for name in names] or _declaring(root, directory)[:1]
 
 
 def _declaring(root: Path, directory: str) -> list[str]:
-    """The declarations of a directory with requirements. A setup.py that opens the requirements.txt beside it has no
-    others."""
+    """Return the declarations of a directory that have requirements. A setup.py that opens the requirements.txt beside
+    it has no others."""
     read = TextReader(root / directory)
-    found = [PYPROJECT] if has_dependencies(read(PYPROJECT)) else []
+    names = [PYPROJECT] if has_dependencies(read(PYPROJECT)) else []
     opens_list = REQUIREMENTS in read(SETUP_PY) and read(REQUIREMENTS).strip()
-    found += [name for name in (SETUP_CFG, SETUP_PY) if "install_requires" in read(name) and not opens_list]
-    return [_joined(directory, name) for name in found]
+    names += [name for name in (SETUP_CFG, SETUP_PY) if "install_requires" in read(name) and not opens_list]
+    return [_joined(directory, name) for name in names]
 
 
 def _lists_in_readmes(read: TextReader, root: Path, start: str) -> Iterator[str]:
-    """Lists of the repository, none for developers, that READMEs from the directory upward install."""
+    """Yield the lists of the repository, except those for developers, that READMEs from the directory upward
+    install."""
     for directory in directories_up(read.directory, root / start):
         for text in (read(_joined(directory, name)) for name in _READMES):
             for match in _LIST_LINE.finditer(text):
@@ -178,20 +188,20 @@ def _lists_in_readmes(read: TextReader, root: Path, start: str) -> Iterator[str]
 
 
 def _packages_in_readmes(read: TextReader, layout: ProjectLayout, start: str) -> Iterator[str]:
-    """What `pip install NAMES` of the nearest README names: not the project, torch, nor what is for GPUs. A line with
-    another option, such as an index, is left out."""
+    """Yield the packages that `pip install NAMES` of the nearest README names, without the project, torch, and what is
+    for GPUs. A line with another option, such as an index, is left out."""
     for directory in directories_up(read.directory, layout.root / start):
-        found = dict[str, str]()
+        stated = dict[str, str]()
         for text in (read(_joined(directory, name)) for name in _READMES):
             for match in _INSTALL_LINE.finditer(text):
-                words = [word for word in match[1].split() if word not in _PLAIN_OPTIONS]
-                packages = [package[2] for package in map(_PACKAGE.fullmatch, words) if package]
-                for package in packages if len(packages) == len(words) else ():
+                arguments = [word for word in match[1].split() if word not in _PLAIN_OPTIONS]
+                packages = [package[2] for package in map(_PACKAGE.fullmatch, arguments) if package]
+                for package in packages if len(packages) == len(arguments) else ():
                     name = next(_of_lines([package]))
                     if not (layout.is_own(name) or GPU_ONLY.fullmatch(name) or name in _OF_TORCH):
-                        found.setdefault(name, package)
-        if found:
-            yield from found.values()
+                        stated.setdefault(name, package)
+        if stated:
+            yield from stated.values()
             return
 
 
@@ -200,6 +210,8 @@ _MOST_STATED: Final = 30
 
 
 def _other_files(root: Path) -> Iterator[str]:
+    """Yield files below the root that look like lists of requirements but are not for developers, the main ones
+    first."""
     patterns = ("*requirements*.txt", "requirements*/*.txt", "requirements*/*.in")
     files = [path for pattern in patterns for path in sorted(root.glob(pattern))[:_MOST_OTHERS]]
 
@@ -208,12 +220,13 @@ def _other_files(root: Path) -> Iterator[str]:
 
 
 def has_dependencies(pyproject: str) -> bool:
-    """Also those that only the build backend can read."""
+    """Return True if pyproject.toml has requirements, even if only the build backend can read them."""
     return bool(table(pyproject, "project").get("dependencies")) or is_read_by_backend(PYPROJECT, pyproject)
 
 
 def is_read_by_backend(file: str, text: str) -> bool:
-    """True for setup.cfg and setup.py, `dynamic = ["dependencies"]`, and Poetry's own table in place of [project]."""
+    """Return True if the build backend decides about requirements: for setup.cfg and setup.py, `dynamic =
+    ["dependencies"]`, and Poetry's own table in place of [project]."""
     if not file.endswith(PYPROJECT):
         return True
     project, tool = table(text, "project"), table(text, "tool")
@@ -233,6 +246,8 @@ def needs_backend(path: Path, extras: Sequence[str] = ()) -> bool:
 def _names_in(
     layout: ProjectLayout, files: Sequence[str], others: Sequence[str]
 ) -> tuple[frozenset[str], tuple[tuple[str, str], ...]]:
+    """Return the names that the files and own packages require, and names that extras, groups or other files would add,
+    each with the option that adds it."""
     names: set[str] = set()
     optional: list[tuple[str, str]] = []
     for file in files:
@@ -252,7 +267,7 @@ def _names_in(
 
 
 def _names_of(layout: ProjectLayout, file: str) -> Iterator[str]:
-    """The names in a list; none of a lock, which also has what only other packages and groups require."""
+    """Yield the names in a list; none of a lock, which also has what only other packages and groups require."""
     name, text = os.path.basename(file), TextReader(layout.root)(file)
     if name.endswith((".yml", ".yaml")):
         lines = re.split(r"(?m)^dependencies:", text)[-1].splitlines()
@@ -276,20 +291,20 @@ def _of_lines(lines: Sequence[object]) -> Iterator[str]:
 
 
 def find_lacking(layout: ProjectLayout, files: RequirementFiles, packages: Collection[str]) -> tuple[str, ...]:
-    """The packages of the taken lists that an environment with these packages lacks, as far as every host needs them:
-    none for GPUs, and none with a marker."""
+    """Return the packages of the chosen lists that an environment with these packages lacks, as far as every host needs
+    them: none for GPUs, and none with a marker."""
     lines: list[object] = []
     for file in files.files:
         if file.endswith(".txt"):
             lines += TextReader(layout.root)(file).splitlines()
         names = (file, re.sub(f"{UV_LOCK}$", PYPROJECT, file))  # a lock has what its project requires
-        lines += [line for each in layout.own if each.file in names for line in each.declaration.requires]
-    found = _of_lines([line for line in lines if isinstance(line, str) and not _NOT_FOR_ALL.search(line)])
+        lines += [line for package in layout.own if package.file in names for line in package.declaration.requires]
+    required = _of_lines([line for line in lines if isinstance(line, str) and not _NOT_FOR_ALL.search(line)])
     own = {*layout.members, *packages}
-    return tuple(dict.fromkeys(name for name in found if name not in own and not GPU_ONLY.fullmatch(name)))
+    return tuple(dict.fromkeys(name for name in required if name not in own and not GPU_ONLY.fullmatch(name)))
 
 
 def digest_of_list(path: Path) -> str:
-    """Of what a build backend reads, as far as it is known: the declarations beside a list."""
+    """Return a digest of what a build backend reads, as far as it is known: the declarations beside a list."""
     read = TextReader(path.parent)
     return hashlib.sha256("\0".join(map(read, FILES)).encode("utf-8", "surrogatepass")).hexdigest()[:16]

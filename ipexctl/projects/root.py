@@ -1,8 +1,8 @@
-"""The root directory of a project, and the name of its tree on the nodes.
+"""Find the root directory of a project, and name its tree on the nodes.
 
-Another account could write a mark (`MARKS`) above a shared directory such as /tmp, and all of that directory would be
-sent; such a mark is an error. A home directory is never a project. A tree's name has a hash of root, account and
-machine, so trees of equal names don't mix.
+Another account could write a marker file (`MARKS`) above a shared directory such as /tmp, and all of that directory
+would be sent; such a file is an error. A home directory is never a project. A tree's name has a hash of root, account
+and machine, so trees of equal names don't mix.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from ipexctl.projects.workspace import matches_member
 CHOSEN: Final = ("ipexctl.toml", ".ipexctlignore")
 """The nearest directory with one of these is the root: the user put them there."""
 MARKS: Final = (*CHOSEN, *FILES)
-_LONGEST: Final = 40
+_LONGEST_TREE_NAME: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _MOST_PARENTS: Final = 64
 _MOST_ENTRIES: Final = 2000
 
 
 def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, module: str = "") -> Path:
-    """`--cwd`, else the directory that a file marks, from the script's directory (or `cwd`) up to a repository, else
-    the script's directory (or `cwd`). A uv workspace takes the place of its member. Within a repository, the root also
-    contains `cwd`, the modules that the script imports, or the module that is run, and the modules to which its links
-    lead. Raises a UserError for a mark above the first directory that others could have written.
+    """Return the root of the project: `--cwd`, else the directory that a marker file names, from the script's directory
+    (or `cwd`) up to a repository, else the script's directory (or `cwd`).
 
-    Links in the script's path are not resolved.
+    A uv workspace takes the place of its member. Within a repository, the root also contains `cwd`, the modules that
+    the script imports, or the module that is run, and the modules to which its symlinks lead. Symlinks in the script's
+    path are not resolved. Raises a UserError for a marker file above the first directory that others could have
+    written.
     """
     if cwd_option is not None:
         return _plain(cwd / cwd_option)
@@ -63,30 +64,31 @@ def find_root(script: Path | None, cwd_option: str | Path | None, cwd: Path, mod
         elif repository is not None and declared is None and (script is not None or module):
             names = top_level_imports(_plain(cwd / script)) if script is not None else (module.partition(".")[0],)
             root = _widened(root, _place_of_modules(names, above), above)
-        for place in _linked_modules(root):
-            if repository is not None and place.is_relative_to(repository):
-                root = _widened(root, place, above)
+        for linked in _linked_modules(root):
+            if repository is not None and linked.is_relative_to(repository):
+                root = _widened(root, linked, above)
     for path in above[1 : above.index(root) + 1]:
         _check_marks(path, start)
     return root
 
 
 def directories_of_project(start: Path) -> tuple[list[Path], Path | None]:
-    """The first directory and those above it that can be a project, and the repository, which is the last of them."""
+    """Return the first directory and those above it that can be a project, and the repository, which is the last of
+    them. The repository is None if the directories are in none."""
     homes, own = home_directories(), own_directories()
-    found = [start]
+    directories = [start]
     for path in (start, *start.parents)[:_MOST_PARENTS]:
         if (path != start and _is_shared(path)) or describe_root_problem(real_path(path), homes, own):
-            return found, None
+            return directories, None
         if path != start:
-            found.append(path)
+            directories.append(path)
         if os.path.lexists(path / ".git"):
-            return found, path
-    return found, None
+            return directories, path
+    return directories, None
 
 
 def _linked_modules(root: Path) -> Iterator[Path]:
-    """Where links beside the declaration lead that are modules or have some, as `src -> ../../src`."""
+    """Yield where symlinks beside the declaration lead, as `src -> ../../src`, if modules are there."""
     with contextlib.suppress(OSError), os.scandir(root) as entries:
         for entry in islice(entries, _MOST_ENTRIES):
             is_link = entry.is_symlink() and entry.is_dir()
@@ -95,13 +97,14 @@ def _linked_modules(root: Path) -> Iterator[Path]:
 
 
 def _widened(root: Path, inside: Path, above: Sequence[Path]) -> Path:
-    """The nearest directory above the root that contains `inside`, or the declared one that contains both."""
+    """Return the nearest directory from the root upward that contains `inside` and a marker file, such as .git; without
+    one, the nearest that contains `inside`, or the root if none does."""
     wide = [path for path in above[above.index(root) :] if inside.is_relative_to(path)]
     return next((path for path in wide if is_marked(path)), wide[0] if wide else root)
 
 
 def _workspace_of(member: Path, above: Sequence[Path]) -> Path | None:
-    """The uv workspace that has the directory as a member."""
+    """Return the uv workspace that has the directory as a member; None if there is none."""
     for path in above[above.index(member) + 1 :]:
         declaration = read_declaration(TextReader(path)) if _has_any(path, (PYPROJECT,)) else None
         if declaration is not None and declaration.is_workspace:
@@ -111,14 +114,16 @@ def _workspace_of(member: Path, above: Sequence[Path]) -> Path | None:
 
 
 def _place_of_modules(names: Iterable[str], above: Sequence[Path]) -> Path:
-    """The nearest directory below which, or in whose `src`, all these modules are that any of the directories has."""
-    owners = {place: path for path in reversed(above) for place in (path / "src", path)}
-    places = ModulePlaces(place for path in above for place in (path, path / "src"))
-    found = (owners[found[0]] for name in names if (found := places.find(name)))
-    return min((above[0], *found), key=lambda path: len(path.parts))
+    """Return the nearest directory below which, or in whose `src`, all these modules are that any of the directories
+    has."""
+    owners = {directory: path for path in reversed(above) for directory in (path / "src", path)}
+    places = ModulePlaces(directory for path in above for directory in (path, path / "src"))
+    holders = (owners[holders[0]] for name in names if (holders := places.find(name)))
+    return min((above[0], *holders), key=lambda path: len(path.parts))
 
 
 def _check_marks(directory: Path, start: Path) -> None:
+    """Refuse a marker file in the directory that another account could have written."""
     own = os.fspath(start / MARKS[0])
     for name in MARKS:
         if os.path.isfile(directory / name):
@@ -137,15 +142,15 @@ class ProjectHere(NamedTuple):
 
         It is empty if there is none, or if the directory is gone.
         """
-        found = cls()
+        here = cls()
         with contextlib.suppress(OSError, UserError):
-            found = cls(Path.cwd())
-            found = cls(found.directory, find_root(None, None, Path.cwd()))
-        return found
+            here = cls(Path.cwd())
+            here = cls(here.directory, find_root(None, None, Path.cwd()))
+        return here
 
     def has(self, call_directory: str, project: str) -> bool:
-        """True for a call that was typed in this directory, or for a run of this project. Without a mark of its own,
-        the directory belongs to each project above it."""
+        """Return True for a call that was typed in this directory, or for a run of this project. A directory without a
+        marker file of its own belongs to each project above it."""
         if call_directory and call_directory == str(self.directory):
             return True
         if self.root is None or not project:
@@ -182,7 +187,8 @@ def root_problem(root: Path) -> str:
 
 
 def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path] = ()) -> str:
-    """The same for given home directories and ipexctl's own, with links resolved. Pure."""
+    """Return why the directory must not be a project, for given home directories and ipexctl's own, with symlinks
+    resolved; empty if it may."""
     if root == root.parent:
         return f"{root} is the root of the file system, not a project"
     if root in homes:
@@ -219,7 +225,7 @@ def real_path(path: Path | str) -> Path:
 
 
 def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
-    """Why a path is not the wanted file or directory, as the end of a sentence; empty if it is."""
+    """Return why a path is not the wanted file or directory, as the end of a sentence; empty if it is."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -234,15 +240,15 @@ def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
 
 
 def tree_name(root: Path, owner: str) -> str:
-    """The root's name, and a mark for this root, account and machine. Pure."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", root.name).strip("._-")[:_LONGEST] or "project"
+    """Return the name of the project's tree: the name of the root, and a digest of root, account and machine."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", root.name).strip("._-")[:_LONGEST_TREE_NAME] or "project"
     mark = hashlib.sha256(os.fsencode(root) + b"\0" + owner.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return f"{name}-{mark}"
 
 
 def owner_here() -> str:
-    """This account on this machine, by machine id; else by a random id that is kept, because a laptop's host name
-    changes with its network."""
+    """Return a text for this account on this machine, by machine id; else by a random id that is kept, because a
+    laptop's host name changes with its network."""
     with contextlib.suppress(OSError):
         if machine := _MACHINE_ID.read_text().strip():
             return f"{account_name()}@{machine}/{os.uname().nodename}"

@@ -1,5 +1,6 @@
-"""What is known of a script and its project before a host is contacted: its imports, what it needs of MPI, the hub and
-the hosts, and where it lies. Values only: `run/start/script_reading.py` and `run/start/start_project.py` fill them in.
+"""Define what is known of a script and its project before a host is contacted: its imports, what it needs of MPI, the
+hub and the hosts, and where it lies. `run/start/script_reading.py` and `run/start/start_project.py` fill the values
+in.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _INSTALL: Final = ipexctl_command("install")
 class MpiImport(NamedTuple):
     module: str
     place: str
-    """As in `train.py, line 3`."""
+    """Where the import is, as in `train.py, line 3`."""
     is_certain: bool
     """False in a function, an `if` or a `try`."""
 
@@ -32,7 +33,7 @@ class MpiImport(NamedTuple):
 class ResumeFlag(NamedTuple):
     name: str
     path: str = ""
-    """The checkpoint that it names; empty if the script chooses one itself."""
+    """The checkpoint that the script names; empty if it chooses one itself."""
     place: str = ""
     """What `--checkpoint` should name; empty if only the hosts' files show it."""
 
@@ -40,11 +41,11 @@ class ResumeFlag(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
     name: str
-    """As typed, relative to the working directory."""
+    """The path as typed, relative to the working directory."""
     text: str | None = None
-    """None if it is not text: a zip archive, compiled code."""
+    """None if the file is not text: a zip archive, compiled code."""
     imports: tuple[Import, ...] = ()
-    """Modules that are not the project's, also those that its own modules import."""
+    """Modules that are not the project's, which the script or the project's own modules import."""
     own_imports: tuple[tuple[Import, str], ...] = ()
     """The project's modules, with their path relative to the root and without suffix."""
     own_files: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class ScriptFile:
     """The `ipexctl run --install` that installs the project's requirements file; None if `run` would not use it, or
     this call has named extras or groups."""
     packages: frozenset[str] = frozenset()
-    """Normalized names of those in the environment."""
+    """Normalized names of the packages in the environment."""
     uses_trainer: bool = False
     uses_accelerate: bool = False
     loads_by_name: bool = False
@@ -71,13 +72,13 @@ class ScriptFile:
     resumes: ResumeFlag | None = None
     """How the script resumes without an argument that says so."""
     checkpoints: tuple[NamedCheckpoint, ...] = ()
-    """That its text names."""
+    """Checkpoints that the script's text names."""
     uses_hub: bool = False
-    """True if it imports a library that loads from a hub."""
+    """True if the script imports a library that loads from a hub."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     files: tuple[str, ...] = ()
-    """That its text names."""
+    """Files that the script's text names."""
     notes: tuple[str, ...] = ()
     """What of the script and its modules is not checked."""
     layout: ProjectLayout | None = None

@@ -1,4 +1,4 @@
-"""The members of a uv workspace: which directories its patterns name. Only directories below the root count."""
+"""Find the members of a uv workspace: the directories that its patterns name. Only directories below the root count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from ipexctl.projects.declaration import PYPROJECT
 
 MOST_ENTRIES: Final = 50_000
-"""Of directories, all patterns together."""
+"""How many entries of directories are read, for all patterns together."""
 
 
 def matches_member(patterns: Iterable[str], path: str) -> bool:
@@ -28,7 +28,7 @@ def matches_member(patterns: Iterable[str], path: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """As for a shell: `*` is one part of a path, `**` any number of parts."""
+    """Return True if a shell would match the path: `*` is one part of a path, `**` any number of parts."""
     parts, wanted = path.split("/"), pattern.removeprefix("./").split("/")
     if "**" in wanted:
         return fnmatch.fnmatchcase(path, pattern.replace("**/", "*").replace("**", "*"))
@@ -36,18 +36,19 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def find_members(root: Path, patterns: Sequence[str]) -> tuple[str, ...] | None:
-    """Members of the workspace, relative to its root; None if finding them takes more than `MOST_ENTRIES` entries."""
+    """Return the members of the workspace, relative to its root; None if finding them takes more than `MOST_ENTRIES`
+    entries."""
     real = Path(os.path.realpath(root))
     plain = [os.path.normpath(pattern) for pattern in patterns if not pattern.startswith("!")]
-    waiting = [("", re.sub(r"(\*\*/)+", "**/", each)) for each in plain if not each.startswith(("/", ".."))]
-    found, seen, left = set[str](), set[tuple[str, str]](), MOST_ENTRIES
+    waiting = [("", re.sub(r"(\*\*/)+", "**/", pattern)) for pattern in plain if not pattern.startswith(("/", ".."))]
+    members, seen, left = set[str](), set[tuple[str, str]](), MOST_ENTRIES
     while waiting:
         directory, pattern = waiting.pop()
         if (directory, pattern) in seen:
             continue
         seen.add((directory, pattern))
         if not pattern and matches_member(patterns, directory) and (root / directory / PYPROJECT).is_file():
-            found.add(directory)
+            members.add(directory)
         first, _, rest = pattern.partition("/")
         if first == "**":
             waiting.append((directory, rest))
@@ -63,10 +64,11 @@ def find_members(root: Path, patterns: Sequence[str]) -> tuple[str, ...] | None:
                 waiting.append((path, pattern))
             elif first != "**" and fnmatch.fnmatchcase(name, first) and _is_directory_in(real, root / path):
                 waiting.append((path, rest))
-    return tuple(sorted(found))
+    return tuple(sorted(members))
 
 
 def _names_in(directory: Path, most: int) -> list[str]:
+    """Return the names in a directory, without hidden ones; none if it can't be read."""
     try:
         with os.scandir(directory) as entries:
             return [entry.name for entry in islice(entries, most) if not entry.name.startswith(".")]

@@ -1,4 +1,5 @@
-"""Sessions on hosts, fan-out over many hosts, and calls to the agent.
+"""Open sessions on hosts, run work on many hosts at once, and call the agent.
 
-In: hosts and commands. Out: one `Outcome` per host. Never trusts an answer: names, sizes and types are checked.
+Input is hosts and commands; output is one `Outcome` per host. No answer of a host is trusted: names, sizes and types
+are checked.
 """

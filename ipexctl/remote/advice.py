@@ -19,7 +19,7 @@ from ipexctl.node.common.fix import fix_from_json
 
 _FIELD: Final = re.compile(r"\{\*?\w+\}")
 _ARGUMENT: Final = r"(?:[\w@%+=:,./~-]|'[^']*'|\"'\")+"
-"""An argument of a command as `shlex.quote` writes it: never more than one, and no other command."""
+"""One argument of a command, as `shlex.quote` writes it. It never matches several arguments, or another command."""
 _SHORTEST_TEMPLATE: Final = 12
 """Characters outside its fields; a shorter one, such as `{x}: {x}`, would fit nearly any text."""
 _LONGEST_FIX: Final = 2000

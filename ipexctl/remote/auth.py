@@ -52,13 +52,16 @@ class KeyRing:
         self._loaded: dict[Path, KeyLoadResult | None] = {}
 
     def load(self, path: Path, deadline: Deadline) -> KeyLoadResult | None:
-        """Return the key of a file; None if there is no such file. May ask for its passphrase."""
+        """Return the key of a file, or why it can't be used; None if there is no such file. May ask for its
+        passphrase."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load_file(path, deadline.cancel)
             return self._loaded[path]
 
     def _load_file(self, path: Path, cancel: Cancel) -> KeyLoadResult | None:
+        """Return the key of a file, or why it can't be used; None if there is no such file. Asks for the passphrase of
+        an encrypted key."""
         try:
             return KeyLoadResult(_read_key(path))
         except FileNotFoundError:
@@ -92,7 +95,7 @@ class KeyRing:
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
     """Return the private key in a file, with the certificate beside it.
 
-    Not by PKey.from_path, which would wait for a pipe for ever, and read a device until memory is full. Raises a
+    PKey.from_path is not used: it would wait for a pipe for ever, and read a device until memory is full. Raises a
     TypeError for an encrypted key without a passphrase, and other errors for a file that is no key.
     """
     path = path.with_name(path.name.removesuffix(_CERTIFICATE))
@@ -130,8 +133,8 @@ def has_terminal() -> bool:
 def prompt_on_terminal(prompt: str, cancel: Cancel, *, shows_input: bool = False) -> str:
     """Ask on the terminal and return the line that is typed, without showing it unless `shows_input`.
 
-    Not by getpass, because in a thread neither Ctrl-C nor `cancel` can end that. Raises an OSError without a terminal,
-    an EOFError at its end, and a Cancelled.
+    getpass is not used, because in a thread neither Ctrl-C nor `cancel` can end it. Raises an OSError if there is no
+    terminal, an EOFError at its end, and a Cancelled if the call is cancelled.
     """
     terminal, typed = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY), b""
     try:
@@ -197,7 +200,7 @@ class Login:
         self._problems: list[str] = []
         """Why keys could not be offered."""
         self._allowed: list[str] = []
-        """Kinds of logins that the host allows, as it said at a refusal."""
+        """Kinds of logins that the host allows, as it says when it refuses one."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer keys until one is accepted.
@@ -241,9 +244,10 @@ class Login:
         )
 
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Yield each key with its name for messages: keys of the agent, configured ones first, then key files.
+        """Yield each key with its name for messages: first the keys of the agent, configured ones at the front, then
+        key files.
 
-        A key file is opened only when it is reached.
+        A key file is opened only when its turn comes.
         """
         endpoint = self._endpoint
         offered: set[bytes] = set()
@@ -268,6 +272,8 @@ class Login:
                 self._problems.append(loaded.problem)
 
     def _agent_keys(self) -> tuple[paramiko.PKey, ...]:
+        """Return the keys in the ssh agent; () if there is no agent. An agent that does not answer is noted in
+        `_problems`."""
         if not self._endpoint.agent or not os.path.exists(self._endpoint.agent):  # noqa: PTH110
             return ()
         try:

@@ -22,9 +22,10 @@ _MACHINE_ID: Final = "/etc/machine-id"
 
 
 def caller_here() -> RunBy:
-    """Return the caller. `RunBy.records` tells callers apart: it stays if the account or the machine is renamed.
+    """Return the caller. `RunBy.records` tells callers apart: it stays the same if the machine is renamed, and differs
+    for another state directory, such as another $HOME's.
 
-    Without a machine id, as on a Mac, another name of the machine is another caller.
+    Without a machine id, as on a Mac, a machine that is renamed counts as another caller.
     """
     host = os.uname().nodename
     origin = os.fsencode(f"{os.getuid()} {read_text(_MACHINE_ID) or host} {state_directory()}")
@@ -37,14 +38,14 @@ def identify_caller(environ: Mapping[str, str]) -> RunBy | None:
 
 
 def describe_foreign(foreign: Mapping[str, Sequence[Owned]]) -> str:
-    """Return a sentence about what others made. `foreign`: host → what is there."""
+    """Return a sentence about what other callers made. `foreign`: host → what is on it."""
     owned = dict.fromkeys(chain.from_iterable(foreign.values()))
     return f"this is not yours on {fold(foreign)}: {name_owners(owned)}"
 
 
 def removal_request(*, force: bool, known: Sequence[str] = ()) -> RemovalRequest:
-    """Return what a host must know to remove only the caller's own.
+    """Return what a host must know to remove only what the caller made.
 
-    `known`: names that are removed, whosever they are.
+    `known`: names that are removed whoever made them.
     """
     return {"records": caller_here().records, "known": known, "force": force}

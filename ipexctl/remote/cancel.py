@@ -41,7 +41,7 @@ class Cancel:
     def throw(self) -> None:
         """Cancel. May be called in a signal handler, whose thread may hold locks that callbacks need.
 
-        So the callbacks run in another thread; not one of `threading.Thread`, because starting that takes a lock.
+        So the callbacks run in another thread. That is not a `threading.Thread`, because starting one takes a lock.
         """
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())
@@ -90,26 +90,26 @@ def end_own_groups() -> None:
 
 
 @contextmanager
-def cleaning(what: str) -> Iterator[None]:
-    """Have `cleanups` name this during the block."""
-    cleanups.append(what)
+def cleaning(name: str) -> Iterator[None]:
+    """List the name in `cleanups` during the block."""
+    cleanups.append(name)
     try:
         yield
     finally:
-        cleanups.remove(what)
+        cleanups.remove(name)
 
 
 class Deadline:
     """A time limit of one step on one host; it never expires if `seconds` is None.
 
     With `is_of_silence`, it limits only how long the host may be silent: any sign of work restarts it. It pauses while
-    a person is asked something.
+    a person answers a question.
     """
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
         self.before_answer = seconds
-        """The limit before `answered` changed it."""
+        """The limit, in seconds, before `answered` changed it."""
         self.is_of_silence = is_of_silence
         self.cancel = cancel or Cancel()
         self._lock = threading.Lock()
@@ -150,7 +150,7 @@ class Deadline:
         _clock.wake()
 
     def limit(self, seconds: float) -> None:
-        """Let it expire in this time, if it would not expire before."""
+        """Let the deadline expire in this many seconds, if it would not expire earlier."""
         with self._lock:
             until = time.monotonic() + seconds
             if self._deadline is None or until < self._deadline:
@@ -158,12 +158,12 @@ class Deadline:
         _clock.wake()
 
     def is_of_host(self) -> bool:
-        """True while a host whose port has answered is waited for, and not a person."""
+        """Return True while the call waits for a host whose port has answered, and not for a person."""
         return self.is_of_silence and self._paused_at is None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock during the block, in which a person is asked."""
+        """Stop the clock during the block, in which a person answers a question."""
         with self._lock:
             self._paused_at = started = time.monotonic()
         try:
@@ -218,11 +218,15 @@ class _Clock:
             self._changed.notify()
 
     def _run(self) -> None:
+        """Close each connection whose deadline has passed, then sleep until the next deadline. Runs in the clock's
+        thread for ever."""
         with self._changed:
             while True:
                 for entry in [entry for entry in self._watched if entry[0].over]:
                     with suppress(RuntimeError):  # no thread can be started now: retry at the next check
-                        threading.Thread(target=entry[1], name="close", daemon=True).start()  # it may wait for the peer
+                        threading.Thread(
+                            target=entry[1], name="close", daemon=True
+                        ).start()  # closing may wait for the peer
                         self._watched.remove(entry)
                 # A deadline that was paused or restarted is still watched.
                 left = min((deadline.left() or 0.0 for deadline, _ in self._watched), default=_LONGEST_WAIT)

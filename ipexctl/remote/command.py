@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
     script: str
     label: str
-    """What it does, for messages: `look at its files`, or the command line."""
+    """What the command does, for messages: `look at its files`, or the command line."""
     program: str = ""
     """The program, if the user named one; else empty."""
 

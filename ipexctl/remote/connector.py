@@ -1,6 +1,7 @@
-"""Opens sessions with the command's connection options: local on this machine, else over ssh or srun. A pool has one
-per host, shared by all steps of a command; callers that open and close sessions themselves borrow one (`borrow`).
-paramiko is slow to import, so it is imported while `ssh -G` runs.
+"""Open sessions with the command's connection options: local on this machine, else over ssh or srun.
+
+A pool holds one session per host, which all steps of a command share. A caller that opens and closes sessions itself
+borrows the pool's (`borrow`). paramiko is slow to import, so it is imported while `ssh -G` runs.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ConnectOptions(NamedTuple):
     """Called for the first host that the ssh program reaches without being asked for, and for hosts that are slow."""
     transport: Transport = OVER_SSH
     timeout: float | None = None
-    """Of its sessions."""
+    """As `Session.timeout`, for the sessions that are opened."""
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for this call's own job."""
     stays_on: frozenset[str] = frozenset()
@@ -66,6 +67,7 @@ class ConnectOptions(NamedTuple):
 
 
 def _check_own_kernel() -> None:
+    """Refuse this machine as a host unless it runs Linux."""
     if not is_linux():
         raise Unreachable(
             "it is this machine, which can't be a host, because hosts run Linux",
@@ -94,6 +96,7 @@ class Connector:
             return self._imported
 
     def _ssh_sessions(self) -> SshSessions:
+        """Return the opener of ssh sessions, made at the first call."""
         from ipexctl.remote.ssh import SshSessions  # imported by _import_ssh
 
         with self._lock:
@@ -142,8 +145,8 @@ class Connector:
             raise
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> Session:
-        """By paramiko; by the ssh program if it is asked for, if only the program can do what the ssh config says, or
-        if paramiko can't log in."""
+        """Open a session by paramiko. The ssh program does it instead if the user asks for it, if only the program can
+        do what the ssh config says, or if paramiko can't log in."""
         imported = None if self.options.transport.is_program else self._import()
         endpoint = self.resolver.resolve(host)
         reason = self._masters.reason(endpoint)
@@ -163,6 +166,8 @@ class Connector:
                 raise (error if is_key else refusal) from None
 
     def _by_program(self, host: Host, endpoint: Endpoint, cancel: Cancel, why: str) -> Session:
+        """Open a session by the ssh program. `why` is told to the user, for the first host only; it is empty if the
+        user asked for the program."""
         deadline = Deadline(self.options.connect_timeout, cancel)
         with self._slow.waiting(host, "log in", cancel, deadline.is_of_host):
             session = self._masters.open(host, endpoint, deadline)
@@ -174,6 +179,7 @@ class Connector:
         return session
 
     def _dial(self, endpoint: Endpoint, cancel: Cancel) -> DialedSocket:
+        """Connect to the port of the host's sshd. From then on, the deadline limits only the silence of the host."""
         deadline = Deadline(self.options.connect_timeout, cancel)
         sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
         deadline.answered()
@@ -276,7 +282,8 @@ class SessionPool:
             session.close()
 
     def borrow(self, host: Host, cancel: Cancel) -> Session:
-        """The pool's session, or a new one, for a caller that opens and closes sessions itself, such as a fetch."""
+        """Return the pool's session, or a new one, for a caller that opens and closes sessions itself, such as a
+        fetch."""
         return BorrowedSession(self, self.detach(host) or self.connector.open(host, cancel), cancel)
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
@@ -296,7 +303,7 @@ class OpenHosts:
     options: CallOptions = NO_OPTIONS
 
     def only(self, hosts: Iterable[Host]) -> OpenHosts:
-        """For a step on these hosts."""
+        """Return these hosts with the same sessions and options, for a step on them only."""
         return replace(self, hosts=tuple(hosts))
 
     def warm(self) -> None:
@@ -309,7 +316,7 @@ class OpenHosts:
 
 
 class BorrowedSession(Session):
-    """Returns to the pool when closed, unless a command on it did not finish."""
+    """A session that returns to the pool when it is closed, unless a command on it did not finish."""
 
     def __init__(self, pool: SessionPool, session: Session, cancel: Cancel) -> None:
         self._pool = pool
@@ -323,6 +330,7 @@ class BorrowedSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command. Until it ends, the session counts as lost, so `close` does not give it back to the pool."""
         self._is_lost = True  # until the command ends, because `close` may be called before
         ended = self._session._run(command, sink, stdin, deadline)
         self._is_lost = False

@@ -1,4 +1,6 @@
-"""Runs work in threads: the same work for many hosts, where no failure affects another host; or one call."""
+"""Run work in threads: the same work for many hosts, where no failure affects another host, or one call in the
+background.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ class Outcome(Generic[Item, T]):
 def fan_out(
     items: Sequence[Item], work: Callable[[Item], T], *, forks: int, cancel: Cancel
 ) -> Iterator[Outcome[Item, T]]:
-    """Yield each item's outcome as it arrives. Any exception but a HostError is a bug: it cancels the rest and is
+    """Yield each item's outcome as it arrives. An exception other than a HostError is a bug: it cancels the rest and is
     raised. The threads are daemons, so a hanging system call doesn't keep the process alive."""
     queued: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
@@ -108,6 +110,8 @@ def fan_out(
 def _collect(
     finished: queue.SimpleQueue[Outcome[Item, T] | BaseException], count: int, cancel: Cancel
 ) -> Iterator[Outcome[Item, T]]:
+    """Yield the outcomes as they arrive, then raise the first unexpected exception. All items are waited for, even if
+    the caller abandons this generator: it cancels the rest then."""
     pending, unexpected = count, None
     try:
         while pending:

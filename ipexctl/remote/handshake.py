@@ -1,4 +1,5 @@
-"""Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
+"""Turn an open socket into an authenticated ssh connection: choose algorithms, check the host key, log in, and explain
+a failure.
 
 paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so only the deadline limits the handshake.
 """
@@ -52,7 +53,7 @@ class ClosedChannels:
         self._numbers: set[int] = set()
 
     def may_send(self, kind: int, channel: int) -> bool:
-        """False after the close message, which must be the last one."""
+        """Return False for a message to a closed channel, because the close message must be its last one."""
         if kind not in _CHANNEL_MESSAGES:
             return True
         if channel in self._numbers:
@@ -93,13 +94,15 @@ class CorrectedTransport(paramiko.Transport):
         super().__init__(sock, packetizer_class=_Packetizer, **options)
 
     def _send_message(self, data: paramiko.Message) -> None:
-        """paramiko's lock serializes this, except during key exchange."""
+        """Send the message unless its channel is closed. paramiko's lock serializes this, except during key
+        exchange."""
         with data.packet.getbuffer() as packed:
             kind, channel = packed[0], int.from_bytes(packed[1:5], "big")
         if self._closed_channels.may_send(kind, channel):
             super()._send_message(data)  # type: ignore[misc]
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
+        """Note which number the server gave the new channel, then let paramiko read the message from its start."""
         start = message.packet.tell()
         message.get_int()  # the channel's number on this side
         self._closed_channels.on_opened(message.get_int())
@@ -157,11 +160,14 @@ def connect(handshake: Handshake) -> fabric.Connection:
 
 
 def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
+    """Return a fabric connection that is not open yet, over the socket, with this call's algorithms, login and check of
+    the host key."""
+
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-        made = CorrectedTransport(sock, **options)
+        corrected = CorrectedTransport(sock, **options)
         endpoint = handshake.endpoint
-        apply_algorithms(made, endpoint.algorithms, handshake.host_keys.preferred_types(endpoint))
-        return made
+        apply_algorithms(corrected, endpoint.algorithms, handshake.host_keys.preferred_types(endpoint))
+        return corrected
 
     # paramiko's own timeouts know neither cancellation nor pauses, so they must not expire before the deadline.
     no_timeout = (handshake.deadline.seconds or 0) + 3600
@@ -200,6 +206,7 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
 
 def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
+    """Return the error for the user for a handshake that failed."""
     port, try_by_hand = handshake.endpoint.port, f"try by hand: {manual_command(handshake.host)}"
     if handshake.deadline.over:
         return silent_login(port, handshake.deadline, try_by_hand)

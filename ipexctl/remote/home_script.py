@@ -1,4 +1,6 @@
-"""The rules for homes as sh functions, made from the tables of `node/common/home.py`, for steps without Python."""
+"""Write the rules for homes as sh functions, made from the tables of `node/common/home.py`, for steps that need no
+Python.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def home_functions() -> str:
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
-    """The error for a script's last stderr line, or None. Raises UserError for a home that no host may use."""
+    """Return the error that the last line of a script's stderr tells; None if that is no refusal. Raises a UserError
+    for a home that no host may use."""
     if not line.startswith(_PREFIX):
         return None
     kind, _, detail = line.removeprefix(_PREFIX).partition(" ")
@@ -53,12 +56,13 @@ def home_refusal(line: str, home: str) -> HostError | None:
 
 
 def walk_to(path: str) -> str:
-    """Shell lines that exit if somebody else can change what the path leads to; `~/` is allowed."""
+    """Return shell lines that exit if somebody else can change what the path leads to. `~/` is allowed."""
     return f"{shell_text(WALK)}walk {shlex.quote(path.removeprefix('~/'))} end || exit 0\n"
 
 
 def use_home_or_fail(home: str, below: str) -> str:
-    """Shell lines that prepare a home. A refusal goes to stderr for `home_refusal`, and to stdout as event `failed`."""
+    """Return shell lines that prepare a home. A refusal goes to stderr for `home_refusal`, and to stdout as event
+    `failed`."""
     events = []
     for kind in REFUSALS:
         refused = HomeRefused(kind, home)

@@ -1,4 +1,4 @@
-"""Host keys when connecting: types to request, the check, and the error for a rejected key.
+"""Choose the types of host key to request, check the key that a host presents, and explain a rejected key.
 
 Only `off` accepts a changed key, and no fix contains a command that adds one, because the host may be another machine.
 Keys are compared by fingerprint, because `ssh -v` shows no more. The ssh program adds new keys (`accept-new`).
@@ -25,7 +25,7 @@ KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName(NamedTuple):
-    """A name as `|1|salt|digest`: it can be compared but not read."""
+    """A hashed name in known_hosts, `|1|salt|digest`: it can be compared with a name but not read."""
 
     salted: hmac.HMAC
     digest: bytes
@@ -86,7 +86,7 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 
 
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
-    """Entries of this host. Call this once per host, because each hashed name costs an HMAC."""
+    """Return the entries of this host. Call this once per host, because comparing a hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
     # Most lines have plain names, and every host is compared with every line.
     return tuple(
@@ -99,7 +99,8 @@ def _matches(entry: KnownHostsEntry, name: str, encoded: bytes) -> bool:
 
 
 def check_key(entries: Iterable[KnownHostsEntry], key_type: str, fingerprint: str) -> KeyCheck:
-    """Any other known key means a change, also one of another type, because known types are requested first."""
+    """Compare a host's key with its entries in known_hosts. Any other known key means a change, even one of another
+    type, because known types are requested first."""
     known: KnownHostsEntry | None = None
     other: KnownHostsEntry | None = None
     for entry in entries:
@@ -118,7 +119,7 @@ def check_key(entries: Iterable[KnownHostsEntry], key_type: str, fingerprint: st
 
 
 def known_types(entries: Iterable[KnownHostsEntry]) -> tuple[str, ...]:
-    """Key types to request first, because a host presents only one of its keys."""
+    """Return the types of key to request first, because a host presents only one of its keys."""
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
 
 
@@ -160,12 +161,14 @@ class HostKeys:
         raise _rejected_key(kind, result, endpoint, key_type, fingerprint)
 
     def read_again(self) -> None:
-        """Forget what the files had, because ssh may have added a key."""
+        """Forget the entries that were read, because ssh may have added a key to the files."""
         with self._lock:
             self._files.clear()
             self._matching.clear()
 
     def _compare(self, endpoint: Endpoint, key_type: str, fingerprint: str) -> KeyCheck:
+        """Compare the key with the entries for the host's name and port, and with those for the bare name if the first
+        have none. Another key for the bare name means nothing: it may belong to the sshd on port 22."""
         result = check_key(self.entries(endpoint), key_type, fingerprint)
         if result.verdict == "unknown":
             bare_result = check_key(self._without_port(endpoint), key_type, fingerprint)
@@ -174,11 +177,12 @@ class HostKeys:
         return result
 
     def _without_port(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
-        """Entries for the bare name: as in ssh, a host on another port may also be known by it."""
+        """Return the entries for the bare name: as in ssh, a host on another port may also be known by it."""
         name = endpoint.bare_name
         return () if name == endpoint.key_name else self._entries(endpoint, name)
 
     def _entries(self, endpoint: Endpoint, name: str) -> tuple[KnownHostsEntry, ...]:
+        """Return the entries of known_hosts for a name. Names are compared once, and again after `read_again`."""
         key = (endpoint.known_hosts, name)
         with self._lock:
             if key not in self._matching:
@@ -202,6 +206,7 @@ _HOST_KEY = {
 def _rejected_key(
     kind: type[Unreachable], check: KeyCheck, endpoint: Endpoint, key_type: str, fingerprint: str
 ) -> Unreachable:
+    """Return the error for a key that was not accepted, with the fix for its verdict: revoked, changed or unknown."""
     name, entry = endpoint.key_name, check.entry
     shows = f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
     if entry and check.verdict == "revoked":
@@ -255,10 +260,12 @@ def _rejected_key(
 
 
 def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
+    """Return the entries of a known_hosts file; () if it is missing or no regular file. Raises an Unreachable if it
+    can't be read."""
     try:
         return parse(decode_text(read_regular(path, KNOWN_HOSTS), errors="replace"), str(path))
     except (FileNotFoundError, NotRegularError, IsADirectoryError):
-        return ()  # there are none
+        return ()  # no entries
     except OSError as error:
         raise Unreachable(
             f"{path} can't be read: {error.strerror}",

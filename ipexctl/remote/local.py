@@ -1,5 +1,6 @@
-"""The control machine as a host: its addresses, and a session on it without ssh and login shell. A command is over when
-both streams and the process have ended, because a background process may hold either.
+"""Use the control machine as a host: find its addresses, and run commands on it without ssh and login shell.
+
+A command is over when both streams and the process have ended, because a background process may keep a stream open.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ipexctl.text import home_directory
 _POLL_INTERVAL = 0.02
 """Seconds between checks for the exit of a command with closed streams."""
 
-_READ = 1 << 18
+_READ_SIZE = 1 << 18
 
 
 class LocalSession(Session):
@@ -42,6 +43,7 @@ class LocalSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command to its end. If the call ends before the command, its processes are ended."""
         process = _start(command, stdin)
         try:
             with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
@@ -57,10 +59,12 @@ class LocalSession(Session):
                         stream.close()
 
     def close(self) -> None:
-        """Does nothing, because nothing is open between commands."""
+        """Do nothing, because nothing is open between commands."""
 
 
 def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
+    """Start the command in the account's home and in a session of its own, and feed its stdin in a thread. Raises a
+    HostError if it can't be started."""
     try:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command.script],
@@ -98,7 +102,8 @@ def follow(
     wakeup: Wakeup,
     current: Callable[[], Deadline],
 ) -> CommandEnd:
-    """Forward the output of a program to its end. `current`: the deadline that holds now."""
+    """Forward the output of a program until it and both streams have ended. `current`: returns the deadline that holds
+    now. Raises a Cancelled or a TimedOut."""
     assert process.stdout is not None
     assert process.stderr is not None
     names: dict[int, StreamName] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
@@ -117,7 +122,7 @@ def follow(
             for key, _ in selector.select((overtime or deadline).left(None if names else _POLL_INTERVAL)):
                 if key.fd not in names:
                     continue
-                if data := os.read(key.fd, _READ):
+                if data := os.read(key.fd, _READ_SIZE):
                     sink(names[key.fd], data)
                 else:
                     selector.unregister(key.fd)
@@ -129,20 +134,21 @@ def follow(
 
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:
+    """End every process in the session of the command; kill its process group if that takes more than 10 s."""
     argv = ["/bin/sh", "-c", end_session_script(process.pid)]
     with contextlib.suppress(OSError):
         try:
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10)
         except subprocess.TimeoutExpired:
-            if process.poll() is None:  # its pid is not reused yet
+            if process.poll() is None:  # so its pid is not reused yet
                 os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1)
 
 
 def is_this_machine(host: Host) -> bool:
-    """True if the host's address is one of the control machine's. False if the hostfile or command line names a port or
-    another user: `localhost port=2222` is a tunnel or container, `root@localhost` another account."""
+    """Return True if the host's address is one of the control machine's. False if the hostfile or command line names a
+    port or another user: `localhost port=2222` is a tunnel or container, `root@localhost` another account."""
     if host.port is not None or host.ssh_config is not None:
         return False
     if host.user is not None and host.user != account_name():
@@ -152,17 +158,19 @@ def is_this_machine(host: Host) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_own_address(address: str) -> bool:
+    """Return True for the loopback, this machine's name, or an IP address of this machine. Other names are not
+    resolved, because the ssh config may map them to any host."""
     if is_loopback(address) or address == socket.gethostname():
         return True
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return False  # a name: the ssh config may map it to any host
+        return False  # the ssh config may map a name to any host
     return source_towards(str(parsed)) == str(parsed)
 
 
 def source_towards(address: str) -> str | None:
-    """Local address from which that address is reached; connecting a datagram socket sends no packet."""
+    """Return the local address from which that address is reached. Connecting a datagram socket sends no packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -189,6 +197,8 @@ def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def _own_address_towards(host: Host) -> str | None:
+    """Return this machine's address on the host's network; None for a host that is given by name, or that can't be
+    reached."""
     try:
         infos = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):

@@ -1,7 +1,8 @@
-"""Commands over the socket of an ssh master connection, as in OpenSSH's PROTOCOL.mux (version 4, since 2010).
+"""Run commands over the socket of an ssh master connection, as in OpenSSH's PROTOCOL.mux (version 4, since 2010).
 
-A command needs no process on this machine: beside 8 busy ones on two cores it takes 24 to 168 ms, and 262 to 684 ms by
-`ssh -S` (15 pairs). If this process is killed, its socket closes, and with it the session. ssh trusts any socket.
+A command needs no process on this machine: beside 8 busy processes on two cores it takes 24 to 168 ms, against 262 to
+684 ms by `ssh -S` (15 pairs). If this process is killed, its socket closes, and the session ends with it. ssh trusts
+any socket that it finds, so the owner of the socket is checked here.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ _HELLO: Final = 0x00000001
 _NEW_SESSION, _ALIVE_CHECK, _TERMINATE = 0x10000002, 0x10000004, 0x10000005
 _DENIED, _FAILED, _EXIT, _ALIVE, _OPENED = (0x80000000 + number for number in (2, 3, 4, 5, 6))
 _NO_ESCAPE: Final = 0xFFFFFFFF
-_MOST: Final = 1 << 18
+_LONGEST_MESSAGE: Final = 1 << 18
 """Bytes of a message, as in OpenSSH."""
 _ANSWER: Final = 10.0
 NO_EXIT_CODE: Final = 255
-"""What ssh exits with if it got no exit code."""
-_ERRORS: Final = (OSError, EOFError)
+"""The exit code of ssh if it got none from the host."""
+_MUX_ERRORS: Final = (OSError, EOFError)
 
 
 def _packed(*fields: int | str) -> bytes:
+    """Return a message of the protocol: numbers of 32 bits and texts with their length, behind the length of all."""
     body = b""
     for field in fields:
         data = b"" if isinstance(field, int) else field.encode("utf-8", "surrogateescape")
@@ -42,7 +44,7 @@ class _Connection:
         try:
             self.socket.settimeout(_ANSWER)
             self.socket.connect(path)
-            if peer_account(self.socket) not in (os.getuid(), 0):  # it would get the command and its stdin
+            if peer_account(self.socket) not in (os.getuid(), 0):  # the owner would get the command and its stdin
                 raise OSError(f"{path} is the socket of another account")
             self.socket.sendall(_packed(_HELLO, _VERSION))
             if self.receive()[:2] != (_HELLO, _VERSION):
@@ -52,10 +54,10 @@ class _Connection:
             raise
 
     def receive(self) -> tuple[int, ...]:
-        """The first three numbers of the next message, fewer if it is shorter. Raises BlockingIOError until it is
-        complete."""
+        """Return the first three numbers of the next message, fewer if it is shorter. Raises a BlockingIOError until it
+        is complete."""
         while len(self._data) < 4 or len(self._data) < 4 + int.from_bytes(self._data[:4], "big"):
-            if int.from_bytes(self._data[:4], "big") > _MOST:
+            if int.from_bytes(self._data[:4], "big") > _LONGEST_MESSAGE:
                 raise OSError("the ssh master sent a message that is too long")
             data = self.socket.recv(4096)
             if not data:
@@ -67,8 +69,8 @@ class _Connection:
 
 
 def is_alive(path: str) -> bool:
-    """True if a master of this account or of root answers there."""
-    with contextlib.suppress(*_ERRORS):
+    """Return True if a master of this account or of root answers at the path."""
+    with contextlib.suppress(*_MUX_ERRORS):
         connection = _Connection(path)
         with connection.socket:
             connection.socket.sendall(_packed(_ALIVE_CHECK, 0))
@@ -78,7 +80,7 @@ def is_alive(path: str) -> bool:
 
 def end(path: str) -> None:
     """End the master with all its commands, and wait until it is gone."""
-    with contextlib.suppress(*_ERRORS):
+    with contextlib.suppress(*_MUX_ERRORS):
         connection = _Connection(path)
         with connection.socket:
             connection.socket.sendall(_packed(_TERMINATE, 0))
@@ -87,11 +89,11 @@ def end(path: str) -> None:
 
 
 class MuxProcess:
-    """A command with the streams and methods of a `subprocess.Popen`. Raises OSError or EOFError if the master does not
-    answer."""
+    """A command over a master, with the streams and methods of a `subprocess.Popen`. Raises an OSError or EOFError if
+    the master does not answer."""
 
     is_refused = False
-    """True if sshd opened no session for it."""
+    """True if sshd opened no session for the command."""
 
     def __init__(self, path: str, line: str, *, has_stdin: bool) -> None:
         self._code: int | None = None
@@ -125,7 +127,7 @@ class MuxProcess:
                 message = self._connection.receive()
             except BlockingIOError:
                 return None
-            except _ERRORS:
+            except _MUX_ERRORS:
                 message = ()
             kind = message[0] if len(message) == 3 else None
             if kind == _OPENED and self._session is None:
@@ -138,12 +140,12 @@ class MuxProcess:
         return self._code
 
     def wait(self) -> int:
-        """The exit code of a command that has ended."""
+        """Return the exit code of a command that has ended."""
         code = self.poll()
         return NO_EXIT_CODE if code is None else code
 
     def close(self) -> None:
-        """Close the session. The thread that writes to stdin closes it, once nobody reads it."""
+        """Close the session. The thread that writes to stdin closes stdin, once nobody reads it."""
         self._connection.socket.close()
         self.stdout.close()
         self.stderr.close()

@@ -1,8 +1,8 @@
-"""Calls to the agent, the package `ipexctl.node`, which a Python on the host runs.
+"""Call the agent, the package `ipexctl.node`, which a Python on the host runs.
 
-The agent is a zip on stdin before the request; nothing is written. A `cached` call sends the zip only if there is no
-copy in `HOME/agent/HASH`. Python starts without `site`, because a host's .pth files run code (0.1 s on some hosts),
-whose output would mix with the reply.
+The agent is a zip, sent on stdin before the request, so nothing is written to the host. Only a `cached` call keeps a
+copy in `HOME/agent/HASH`, and sends the zip only if the copy is missing. Python starts without `site`, because a host's
+.pth files run code (0.1 s on some hosts), whose output would mix with the reply.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not
 
 
 def explain_stderr(stderr: bytes) -> tuple[str, str]:
-    """Reason (the last line, as in a traceback) and fix, or empty. Pure."""
+    """Return the reason for a failure, which is the last line as in a traceback, and its fix. Each is empty if it is
+    unknown."""
     text = stderr.decode(errors="replace")
-    for words, code in _EXPLAINED:
-        if words in text:
-            explained = explain_os_error(OSError(code, words))
+    for error_text, code in _EXPLAINED:
+        if error_text in text:
+            explained = explain_os_error(OSError(code, error_text))
             return explained.reason, explained.fix
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _NO_CAUSE.match(line.strip())]
     return (lines[-1] if lines else "", "")
@@ -132,7 +133,8 @@ import sys
 if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
 exec(sys.argv.pop(1))
 """
-"""An older Python must not parse the source, because it would report a syntax error."""
+"""Python source that checks the version first, because an older Python would report a syntax error in the module's
+source."""
 
 _FIND_PYTHON: Final = """\
 try() {{
@@ -164,18 +166,20 @@ _MORE_FOLDERS: Final = {
 
 
 def agent_zip(*folders: str) -> bytes:
-    """The modules that all commands share, and the given folders or modules with the folders that they import."""
+    """Return a zip with the modules that all commands share, and with the given folders or modules and the folders that
+    they import."""
     with _zip_lock:  # calls to many hosts start at once, and each would otherwise make the zip (4 ms)
         return _make_zip(folders)
 
 
 def folders_of(command: str) -> tuple[str, ...]:
-    """For the `agent_zip` of a command."""
+    """Return the folders of a command, for `agent_zip`."""
     return command.partition(".")[0], *_MORE_FOLDERS.get(command, ())
 
 
 @functools.cache
 def _make_zip(folders: tuple[str, ...]) -> bytes:
+    """Return the zip of `agent_zip`. Equal files give an equal zip, whose hash names the copy on the host."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "ipexctl/__init__.py", "")
@@ -191,7 +195,7 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
 
 @functools.cache
 def script_text(module: str) -> str:
-    """Source of a standalone module in `ipexctl.node`, for Pythons that are too old for the agent."""
+    """Return the source of a standalone module in `ipexctl.node`, for Pythons that are too old for the agent."""
     *folders, name = module.split(".")
     return _NODE.joinpath(*folders, f"{name}.py").read_text(encoding="utf-8")
 
@@ -208,8 +212,8 @@ def _copy_name(archive: bytes) -> str:
 
 
 class AgentPlace(NamedTuple):
-    """Where the agent finds a Python 3.8 or newer on a host: `python` if it exists, else the system's, else an
-    environment's in `home`, which also has its copy."""
+    """Where the agent finds a Python 3.8 or newer on a host: `python` if it exists, else the system's, else the Python
+    of an environment in `home`, which also has the copy of the agent."""
 
     python: str = ""
     home: str = ""
@@ -221,7 +225,8 @@ ANYWHERE: Final = AgentPlace()
 def agent_command(
     command: str, action: str = "", at: AgentPlace = ANYWHERE, *, cached: bool = False, label: str = ""
 ) -> Command:
-    """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder."""
+    """Return the command line for `call`. Unless `cached`, stdin begins with the `agent_zip` of the command's
+    folder."""
     home = at.home
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(*folders_of(command))
@@ -239,6 +244,8 @@ def script_command(module: str, *, python: str = "", label: str) -> Command:
 
 @functools.lru_cache(maxsize=64)
 def _find_python(python: str, home_path: str, boot: str, arguments: str) -> str:
+    """Return a script in sh that finds a Python and starts the agent with `boot`. If `home_path` is empty, no
+    environment is searched."""
     return _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
         pythons=_PYTHONS,
@@ -253,7 +260,7 @@ def _find_python(python: str, home_path: str, boot: str, arguments: str) -> str:
 
 
 def ignore_reply(event: Reply) -> None:
-    """Default of `on_event`."""
+    """Do nothing. The default of `on_event`."""
 
 
 def call(
@@ -299,15 +306,20 @@ def call(
 
 
 class HeldCall(Generic[T]):
-    """An agent's call in the background, which lasts until `end`. `value` is what it reports first."""
+    """A call of the agent in the background, which lasts until `end`. `value` is the future of what the agent reports
+    first."""
 
     def __init__(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
-        """`call` takes `stdin` and `on_event`. `ended`: the reason if it reports nothing."""
+        """Start the call in a thread. `call` is a function that takes `stdin` and `on_event`. `ended`: the error if the
+        call ends and `read` has returned nothing."""
         self.value: Future[T] = Future()
         self._stdin = StdinQueue()
         self._running = run_in_background(lambda: self._run(call, read, ended), "held")
 
     def _run(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
+        """Make the call in the thread, and set `value` at the first event from which `read` returns something. A call
+        that ends without one sets an error."""
+
         def on_event(event: Reply) -> None:
             if not self.value.done() and (value := read(event)) is not None:
                 self.value.set_result(value)
@@ -322,7 +334,7 @@ class HeldCall(Generic[T]):
                 self.value.set_exception(error)
 
     def end(self) -> Future[None]:
-        """Close the agent's stdin. Returns the future of its end."""
+        """Close the agent's stdin. Return a future that is done when the call has ended."""
         self._stdin.end()
         return self._running
 
@@ -361,6 +373,8 @@ def _run(
     silence: float,
     deadline: Deadline | None,
 ) -> Reply:
+    """Run a command line that starts an agent, and return its event `done`. Raises the error of an event `failed`, and
+    an AgentEnded if the agent exits without either."""
     last: list[Reply] = []
 
     def handle_event(event: Reply) -> RawReader | None:
@@ -385,6 +399,8 @@ def _run(
 
 
 def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
+    """Return a reader of compressed frames, which passes each one to `on_frame`. It returns None until the frames are
+    over, then how many bytes of its data belonged to them."""
     frames = CompressedFrameReader()
 
     def receive_frames(data: memoryview) -> int | None:
@@ -405,12 +421,13 @@ def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
 
 def _call_chunks(
     archive: bytes,
-    made: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    request_source: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
     rest: Readable | None,
     answers: queue.SimpleQueue[bool | None] | None,
 ) -> Iterator[bytes]:
-    """Zip, request and `rest`. With `answers`, the zip is only sent if the host has no copy of the agent."""
-    request = _encode(made() if callable(made) else made)
+    """Yield the agent's zip, the request and `rest`. With `answers`, the zip is only sent if the host has no copy of
+    the agent. `request_source`: the request, or a function that returns it and may block."""
+    request = _encode(request_source() if callable(request_source) else request_source)
     is_present: bool | None = False
     if answers is not None:
         yield request

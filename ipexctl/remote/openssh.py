@@ -1,5 +1,5 @@
-"""Sessions over the user's own `ssh` program, which knows every login that paramiko does not: bastions, Kerberos, smart
-cards, security keys, host certificates, second factors, an open ControlMaster.
+"""Open sessions over the user's own `ssh` program, which knows every login that paramiko does not: bastions, Kerberos,
+smart cards, security keys, host certificates, second factors, an open ControlMaster.
 
 One master connection per host, with a socket in a private directory, logs in with the user's whole ssh config. Each
 command is a session on it (`mux.py`). ssh checks the host key; known_hosts is read here only to explain a refusal.
@@ -75,7 +75,7 @@ done
 rm -rf "$1"
 """
 """Ends what is left of the masters, even if this process was killed. A login under way fails without the directory."""
-_MOST_WORDS: Final = 1 << 20
+_LONGEST_STDERR: Final = 1 << 20
 _DEBUG: Final = re.compile(r"debug\d: ")
 _ANSWERED: Final = re.compile(rb"^debug1: (?:Connection established|Remote protocol version)", re.MULTILINE)
 """The port or, behind a bastion, the host's sshd has answered."""
@@ -87,7 +87,7 @@ _KEX_LINES: Final = 4
 """Key exchange, host key, and each direction."""
 _NOT_ADDED: Final = re.compile(r"^Failed to add the host to the list of known hosts \((.+)\)", re.MULTILINE)
 _NO_CONNECTION: Final = re.compile(r"^ssh: connect to host \S+ port \d+: (.+?)\r?$", re.MULTILINE)
-_ERRORS: Final = {"Connection refused": ConnectionRefusedError, "Connection timed out": TimeoutError}
+_CONNECT_ERRORS: Final = {"Connection refused": ConnectionRefusedError, "Connection timed out": TimeoutError}
 
 
 class MuxMaster(NamedTuple):
@@ -108,7 +108,7 @@ class LoginTarget(NamedTuple):
 
 
 class SshMasters:
-    """The master connections of one call. They end with it."""
+    """The master connections of one call. They end with the call."""
 
     def __init__(self, policy: Policy | None, host_keys: HostKeys) -> None:
         self._policy, self._host_keys = policy, host_keys
@@ -122,7 +122,7 @@ class SshMasters:
         self._may_ask = os.isatty(0) or "SSH_ASKPASS" in os.environ
 
     def reason(self, endpoint: Endpoint) -> str:
-        """Why only the program may reach this host; empty if paramiko may."""
+        """Return why only the ssh program may reach this host; empty if paramiko may."""
         if endpoint.only_ssh:
             return f"the ssh config has {', '.join(endpoint.only_ssh)}"
         return "it has an open ControlMaster" if self._has_users_master(endpoint) else ""
@@ -132,8 +132,8 @@ class SshMasters:
 
         def connect(deadline: Deadline) -> MuxMaster:
             proxy = self._proxy(host, endpoint, deadline)
-            words = (*(("-o", f"ProxyCommand={proxy}") if proxy else ()), *ssh_options(host), host.address)
-            return self._connect(LoginTarget(words, self._policy or endpoint.strict, endpoint), deadline)
+            arguments = (*(("-o", f"ProxyCommand={proxy}") if proxy else ()), *ssh_options(host), host.address)
+            return self._connect(LoginTarget(arguments, self._policy or endpoint.strict, endpoint), deadline)
 
         has_master = self._has_users_master(endpoint)
         first = MuxMaster(endpoint.control_path, is_users=True) if has_master else connect(deadline)
@@ -146,50 +146,55 @@ class SshMasters:
             self._keeper.wait()
 
     def _has_users_master(self, endpoint: Endpoint) -> bool:
-        """True if the user has an open master to the host and asked for no policy, which nobody knows of a master."""
+        """Return True if the user has an open master to the host and --host-keys asks for no check: nobody knows under
+        which policy that master checked the key."""
         return self._policy in (None, "off") and bool(endpoint.control_path) and mux.is_alive(endpoint.control_path)
 
     def _proxy(self, host: Host, endpoint: Endpoint, deadline: Deadline) -> str:
-        """A ProxyCommand in place of ProxyJump: one login to a bastion serves all hosts behind it. It is made again if
-        the connection was lost, but not if it was refused."""
+        """Return a ProxyCommand in place of ProxyJump, so that one login to a bastion serves all hosts behind it; empty
+        if the host has no bastion. The login is made again if its connection was lost, but not if it was refused."""
         if endpoint.proxy or not endpoint.jump:
             return ""
         # The host's known_hosts doesn't have the bastion, and ssh doesn't pass its -o UserKnownHostsFile to a jump
         # either.
         options = ssh_options(replace(host, user=None, port=None, identity=None, known_hosts=None, proxy=None))
         options += ["-i", str(host.identity)] if host.identity else []
-        words = (*options, *_jump_arguments(endpoint.jump))
+        arguments = (*options, *_jump_arguments(endpoint.jump))
         with self._lock:
-            bastion = self._bastions.get(words)
+            bastion = self._bastions.get(arguments)
             is_first = bastion is None or _is_over(bastion)
             if bastion is None or is_first:
-                bastion = self._bastions[words] = Future()
-        with deadline.paused():  # it may ask the user for a second factor
+                bastion = self._bastions[arguments] = Future()
+        with deadline.paused():  # the login may ask the user for a second factor
             if is_first:
                 try:
-                    bastion.set_result(self._to_bastion(words, deadline))
+                    bastion.set_result(self._to_bastion(arguments, deadline))
                 except BaseException as error:
                     bastion.set_exception(error)
                     raise
             master = bastion.result()
-        own = ("-F", "/dev/null", "-o", "ProxyCommand=false", "-S", master.path) if master else words[:-1]
-        proxy = shlex.join(["ssh", "-o", "ControlMaster=no", *own, words[-1]])
+        own = ("-F", "/dev/null", "-o", "ProxyCommand=false", "-S", master.path) if master else arguments[:-1]
+        proxy = shlex.join(["ssh", "-o", "ControlMaster=no", *own, arguments[-1]])
         return proxy.replace("%", "%%") + " -W '[%h]:%p'"
 
-    def _to_bastion(self, words: tuple[str, ...], deadline: Deadline) -> MuxMaster | None:
+    def _to_bastion(self, arguments: tuple[str, ...], deadline: Deadline) -> MuxMaster | None:
+        """Log in to a bastion and return the master; None if the user has an open master to it. Raises an Unreachable
+        that names the bastion."""
         if self._policy in (None, "off"):
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                argv = ["ssh", "-o", "ControlMaster=no", *words[:-1], "-O", "check", words[-1]]
+                argv = ["ssh", "-o", "ControlMaster=no", *arguments[:-1], "-O", "check", arguments[-1]]
                 check = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
                 if check.returncode == 0:
                     return None
         try:
-            return self._connect(LoginTarget(words, self._policy), Deadline(deadline.seconds, deadline.cancel))
+            return self._connect(LoginTarget(arguments, self._policy), Deadline(deadline.seconds, deadline.cancel))
         except Unreachable as error:
-            problem = f"the login to the bastion {words[-1]} failed: {error.reason}"
+            problem = f"the login to the bastion {arguments[-1]} failed: {error.reason}"
             raise type(error)(problem, error.advice, option=error.option) from None
 
     def _new_path(self) -> str:
+        """Return a new path for a master's socket. The first call makes the directory, and starts the process that ends
+        the masters with this one."""
         with self._lock:
             if self._directory is None:
                 self._directory = _short_directory()
@@ -201,8 +206,8 @@ class SshMasters:
             return str(self._directory / f"h{next(self._numbers)}")
 
     def _connect(self, target: LoginTarget, deadline: Deadline) -> MuxMaster:
-        """Log in without new keys and questions; then with the new key, if the policy allows one; then with questions,
-        one host at a time. Who does not answer is not asked again."""
+        """Log in without new keys and without questions. If that fails, log in with the new key, if the policy allows
+        one; then with questions, one host at a time. A person who does not answer is not asked again."""
         endpoint, new_key, asks = target.endpoint, frozenset[tuple[str, str]](), False
         with contextlib.ExitStack() as held:
             while True:
@@ -216,7 +221,7 @@ class SshMasters:
                         adding = self._adding.setdefault(endpoint.key_name, threading.Lock())
                     held.enter_context(adding)
                     self._host_keys.read_again()
-                    for key in new_key:  # another host of that name may have added its own
+                    for key in new_key:  # a login to a host of that name may have added the key meanwhile
                         with contextlib.suppress(UnknownKey):
                             self._host_keys.check(endpoint, *key)
                     for file in endpoint.known_hosts[:1]:
@@ -238,6 +243,9 @@ class SshMasters:
     def _log_in(
         self, target: LoginTarget, deadline: Deadline, new_key: frozenset[tuple[str, str]], *, asks: bool
     ) -> MuxMaster:
+        """Start ssh in the background and return the master. `new_key`: the keys that ssh may add to known_hosts; empty
+        for none. `asks`: whether ssh may ask on the terminal. Raises an Unreachable if the login fails or is not to be
+        used."""
         path, attempt = self._new_path(), Deadline(deadline.before_answer or limits.DEAD_AFTER, deadline.cancel)
         policy = "strict" if target.policy == "accept-new" and target.endpoint and not new_key else target.policy
         argv = [*_MASTER, "-o", f"ControlPath={path}", "-o", f"ConnectTimeout={math.ceil(limits.LOGIN_QUESTION)}"]
@@ -245,23 +253,25 @@ class SshMasters:
         argv += ["-o", "NumberOfPasswordPrompts=1"] if asks else ["-o", "BatchMode=yes"]
         argv += ["-o", f"StrictHostKeyChecking={_OPENSSH_VALUES[policy]}"] if policy else []
 
-        def on_words(words: bytes) -> None:
-            if not asks and _ANSWERED.search(words):
+        def on_output(output: bytes) -> None:
+            if not asks and _ANSWERED.search(output):
                 attempt.answered()
                 deadline.answered()
 
-        code, words = _run_to_end([*argv, *target.words], attempt, on_words, asks=asks)
+        code, stderr = _run_to_end([*argv, *target.words], attempt, on_output, asks=asks)
         if code != 0:
-            raise self._refusal(target, code, words, attempt)
-        if problem := _objection(words, new_key):
+            raise self._refusal(target, code, stderr, attempt)
+        if problem := _objection(stderr, new_key):
             mux.end(path)
             raise problem
         return MuxMaster(path)
 
-    def _refusal(self, target: LoginTarget, code: int | None, words: str, deadline: Deadline) -> Unreachable:
-        endpoint, try_by_hand, keys = target.endpoint, target.try_by_hand(), _HOST_KEY.findall(words)
+    def _refusal(self, target: LoginTarget, code: int | None, stderr: str, deadline: Deadline) -> Unreachable:
+        """Return the error for a login that failed. `code`: the exit code of ssh; None if the time was up. `stderr`:
+        what `ssh -v` printed."""
+        endpoint, try_by_hand, keys = target.endpoint, target.try_by_hand(), _HOST_KEY.findall(stderr)
         proxy = (endpoint.jump or (endpoint.proxy and "its ProxyCommand") or "") if endpoint else ""
-        lines = [line.strip()[:300] for line in words.splitlines() if line.strip() and not _DEBUG.match(line)]
+        lines = [line.strip()[:300] for line in stderr.splitlines() if line.strip() and not _DEBUG.match(line)]
         if code is None and endpoint and deadline.is_of_silence:
             return silent_login(endpoint.port, deadline, try_by_hand)
         if code is None and endpoint and not proxy:
@@ -272,7 +282,7 @@ class SshMasters:
                 try_by_hand,
                 option="for a longer wait: --connect-timeout S",
             )
-        if keys and endpoint and "Host key verification failed" in words:
+        if keys and endpoint and "Host key verification failed" in stderr:
             try:
                 self._host_keys.read_again()
                 self._host_keys.check(endpoint, *keys[-1])
@@ -281,17 +291,19 @@ class SshMasters:
                 return error
             except Unreachable as error:
                 return error
-        if endpoint and not proxy and (found := _NO_CONNECTION.findall(words)):
-            return connection_refusal(_ERRORS.get(found[-1], OSError)(0, found[-1]), endpoint.port, deadline)
+        if endpoint and not proxy and (problems := _NO_CONNECTION.findall(stderr)):
+            return connection_refusal(
+                _CONNECT_ERRORS.get(problems[-1], OSError)(0, problems[-1]), endpoint.port, deadline
+            )
         only = f" (the ssh config has {', '.join(endpoint.only_ssh)})" if endpoint and endpoint.only_ssh else ""
-        if "Host key verification failed" in words:
+        if "Host key verification failed" in stderr:
             return Unreachable(lines[-2:][0] + only, "do not connect; ask the administrator of that machine")
         reason = (lines[-1] if lines else f"ssh failed with exit code {code}") + only
-        if proxy and "stdio forwarding failed" in words:
+        if proxy and "stdio forwarding failed" in stderr:
             return Unreachable(f"{proxy} can't connect to it", f"check that sshd is running there; {try_by_hand}")
-        if proxy and "UNKNOWN port 65535" in words:
+        if proxy and "UNKNOWN port 65535" in stderr:
             return Unreachable(f"it can't be reached through {proxy}: {lines[0]}", try_by_hand)
-        if "Permission denied" in words or "Too many auth" in words:
+        if "Permission denied" in stderr or "Too many auth" in stderr:
             copy = f"ssh-copy-id {endpoint.user}@{endpoint.hostname}{IF_KEY_IS_THERE}; or " if endpoint else ""
             return LoginRefused(reason, copy + try_by_hand)
         return Unreachable(reason, try_by_hand)
@@ -307,23 +319,23 @@ def _is_over(login: Future[MuxMaster | None]) -> bool:
     return master is not None and not mux.is_alive(master.path)
 
 
-def _objection(words: str, new_key: frozenset[tuple[str, str]]) -> Unreachable | None:
-    """Why a login that ssh has made is not used. ssh's words may hold those of a ProxyCommand and the text of a server,
-    so a line there can only cause an objection, never remove one."""
-    if unwritten := _NOT_ADDED.search(words):
+def _objection(stderr: str, new_key: frozenset[tuple[str, str]]) -> Unreachable | None:
+    """Return why a login that ssh has made is not used; None if it is. The text may also contain output of a
+    ProxyCommand or of a server, so a line in it can only cause an objection, never remove one."""
+    if unwritten := _NOT_ADDED.search(stderr):
         return Unreachable(
             f"its host key can't be remembered: {unwritten[1]}",
             "make this file writable",
             option="or use another one: --known-hosts FILE",
         )
-    shown = frozenset(_HOST_KEY.findall(words))
+    shown = frozenset(_HOST_KEY.findall(stderr))
     if new_key and shown != new_key:
         first, second = (", ".join(" ".join(key) for key in sorted(keys)) for keys in (new_key, shown))
         return Unreachable(
             f"its host key changed between two connections, from {first} to {second or 'none'}",
             "do not connect; remove what ssh has just added to known_hosts, and ask the administrator of that machine",
         )
-    agreed = _AGREED.findall(words)
+    agreed = _AGREED.findall(stderr)
     weak = {name for names in agreed for name in names if WEAK.search(name)}
     if weak or len(agreed) < _KEX_LINES:
         return Unreachable(
@@ -350,6 +362,7 @@ class OpenSshSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command to its end on one of the masters."""
         # In a shell of its own, because ssh's exit code does not tell a signal from a lost connection.
         call = LoginCommand(command._replace(script=f"({command.script}\n)\nexit $?"), sink, deadline)
 
@@ -360,7 +373,7 @@ class OpenSshSession(Session):
         return self._on_a_master(run_on, deadline)
 
     def _on_a_master(self, run: Callable[[MuxMaster], CommandEnd | None], deadline: Deadline) -> CommandEnd:
-        """Run the command on the first master on which sshd opens a session, on a new one if there is none."""
+        """Run the command on the first master on which sshd opens a session; on a new master if there is none."""
         for seconds in (*RETRY_INTERVALS, 0.0):
             for master in self._masters:
                 if ended := run(master):
@@ -415,6 +428,7 @@ class OpenSshSession(Session):
         return call.end(code, _signal_name(code))
 
     def _end_processes(self, of: LoginCommand, its: MuxMaster) -> str:
+        """End the processes of a command, and return the number of survivors as text, empty if it is unknown."""
         output = OutputCollector()
         deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP if of.has_started else CANCEL_GRACE)
         call = LoginCommand(Command(end_session_script(of.session_id), "end"), output.sink, deadline)
@@ -441,12 +455,14 @@ def _signal_name(code: int) -> str | None:
 
 
 def _run_to_end(
-    argv: list[str], deadline: Deadline, on_words: Callable[[bytes], None], *, asks: bool
+    argv: list[str], deadline: Deadline, on_output: Callable[[bytes], None], *, asks: bool
 ) -> tuple[int | None, str]:
-    """Exit code and stderr of an ssh that goes to the background once it is logged in; None if it took too long.
+    """Return exit code and stderr of an ssh that goes to the background once it is logged in. The code is None if a
+    signal ended ssh, as at the deadline.
 
-    The master keeps stderr open, so its end is not waited for. With `asks`, ssh keeps the terminal."""
-    words, code = b"", None
+    The master keeps stderr open, so the end of stderr is not waited for. With `asks`, ssh keeps the terminal.
+    """
+    output, code = b"", None
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb", buffering=0) as stderr:
         with os.fdopen(writer, "wb") as its:
@@ -458,16 +474,16 @@ def _run_to_end(
             while code is None:
                 code = process.poll()
                 if select.select([stderr], [], [], 0.02 if code is None else 0)[0]:
-                    words += stderr.read(1 << 16)[: _MOST_WORDS - len(words)]
-                    on_words(words)
+                    output += stderr.read(1 << 16)[: _LONGEST_STDERR - len(output)]
+                    on_output(output)
     if deadline.cancelled:
         raise Cancelled("stopped before it was connected")
-    return (None if code < 0 else code), words.decode(errors="replace")
+    return (None if code < 0 else code), output.decode(errors="replace")
 
 
 def _short_directory() -> Path:
-    """A private directory with a short and plain name: ssh expands tokens in the path of a socket, which has at most
-    104 characters on macOS."""
+    """Make a private directory with a short and plain name: ssh expands tokens in the path of a socket, which has at
+    most 104 characters on macOS."""
     directory = Path(tempfile.mkdtemp(prefix="ipexctl-"))
     if re.fullmatch(r"[\w/.+-]{1,80}", str(directory), re.ASCII):
         return directory
@@ -476,7 +492,7 @@ def _short_directory() -> Path:
 
 
 def _jump_arguments(jump: str) -> list[str]:
-    """ssh's arguments for a chain of bastions: `a,b:2222` → `-J a ssh://b:2222`."""
+    """Return ssh's arguments for a chain of bastions: `a,b:2222` → `-J a ssh://b:2222`."""
     *before, last = [part.strip() for part in jump.split(",")]
     if (":" in last or "[" in last) and not last.startswith("ssh://"):
         last = f"ssh://{last}"  # ssh -G also prints IPv4 addresses in brackets

@@ -1,4 +1,6 @@
-"""Results and errors of a host, the report of a call, and progress events of a long step. Values only."""
+"""Define results and errors of a host, the report of a call, and progress events of a long step. All are plain
+values.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ Watch = Callable[[ProgressEvent], None]
 
 
 def ignore_event(*_: object) -> None:
-    """Default of `watch` and of other callbacks."""
+    """Do nothing. The default of `watch` and of other callbacks."""
 
 
 HostStatus = Literal["ok", "changed", "failed", "unreachable"]
@@ -59,7 +61,8 @@ _STATUSES: Final = ("ok", "changed", "failed", "unreachable")
 
 
 class SharedReason(str):
-    """A reason that many hosts can have at once, to fold them: `plural` is about all of them, `own` is what differs."""
+    """A reason that many hosts can have at once, so that a report shows it once: `plural` is about all of them, `own`
+    is what differs from host to host."""
 
     plural: str
     own: str
@@ -82,7 +85,7 @@ class HostError(Exception):
     """True if the host's port has answered, and only the rest is late."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "", kind: str = "") -> None:
-        """`kind`: as in the agent's `AgentError`."""
+        """Set the texts of the error. `kind`: as in the agent's `AgentError`."""
         super().__init__(reason)
         self.reason = reason
         self.advice = advice
@@ -145,7 +148,7 @@ class HostResult:
     host: Host
     status: HostStatus
     reason: str = ""
-    """Why it failed; else empty, or what was done."""
+    """Why the host failed; else empty, or what was done."""
     fix: str = ""
     seconds: float = 0.0
 
@@ -184,7 +187,7 @@ class Report(Generic[AnyResult]):
 
 
 def exit_code(statuses: Sequence[HostStatus]) -> int:
-    """Exit code 3 (unreachable) takes precedence over 1 (failed)."""
+    """Return the exit code for these statuses: 3 if any is unreachable, else 1 if any failed, else 0."""
     if "unreachable" in statuses:
         return 3
     return 1 if "failed" in statuses else 0

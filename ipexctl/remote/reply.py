@@ -1,5 +1,6 @@
-"""Reads the agent's output: events, one line of JSON each, with raw bytes after some. A missing or mistyped field is an
-error of that host only."""
+"""Read the agent's output: events, one line of JSON each, with raw bytes after some of them. A missing or mistyped
+field is an error of that host only.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import MAX_OUTPUT, endless_output
 
 Value = TypeVar("Value")
-_MOST_SHOWN: Final = 120
+_LONGEST_TEXT_SHOWN: Final = 120
 _CREDENTIALS: Final = re.compile(r"//[^/@\s\"]*@")
 
 
@@ -22,9 +23,9 @@ class MalformedReply(HostError):
     def __init__(self, problem: str, answer: str) -> None:
         lines = (line.strip() for line in answer.splitlines())
         first = next(filter(None, lines), "")
-        shown = first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}…"
+        shown = first if len(first) <= _LONGEST_TEXT_SHOWN else f"{first[:_LONGEST_TEXT_SHOWN]}…"
         super().__init__(
-            f"its reply can't be read ({problem[:_MOST_SHOWN]}): {shown}",
+            f"its reply can't be read ({problem[:_LONGEST_TEXT_SHOWN]}): {shown}",
             "run the same command again with -vv, and check whether a login script there prints something",
         )
 
@@ -79,6 +80,8 @@ class Reply(dict[str, Any]):
             raise self.error(str(error)) from None
 
     def _checked_value(self, key: str, kind: type[Value], type_: str = "") -> Value:
+        """Return the field if it has this type. Raises a MalformedReply. `type_`: the type as an annotation, such as
+        `list[int]`; empty for the name of `kind`."""
         try:
             value: Value = decoder_of(type_ or kind.__name__)(self.get(key), key)
         except ValueError as error:
@@ -138,6 +141,8 @@ class EventReader:
             at = self._read_line(data, at) if self._raw is None else self._read_raw(self._raw, data, at)
 
     def _read_line(self, data: bytes, at: int) -> int:
+        """Read up to the end of the line that begins at `at`, and handle it. Return the position behind it and behind
+        raw bytes that belong to it. A part of a line is kept for the next data."""
         end = data.find(b"\n", at)
         part = data[at:] if end < 0 else data[at:end]
         self._received += len(part)
@@ -158,6 +163,8 @@ class EventReader:
         return end + 1 if raw is None else self._read_raw(raw, data, end + 1)
 
     def _handle_line(self, line: bytes | bytearray) -> RawReader | None:
+        """Pass an event to the handler, and return the reader of the raw bytes behind it; None if there are none. A
+        line that is no event is skipped, or an error if only events are expected."""
         if len(line) > _MOST_VALUES and sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
             raise HostError("it sent a reply with too many values")
         try:

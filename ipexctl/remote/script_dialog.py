@@ -1,6 +1,6 @@
-"""Works on many hosts until a common deadline, and talks with programs that print events and read lines.
+"""Work on many hosts until a common deadline, and talk with programs that print events and read lines.
 
-A program on a host ends with its stdin, so none outlives the call.
+A program on a host ends when its stdin does, so none outlives the call.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LIMITS: Final = EventLimits(line=1 << 16, total=1 << 20)
 
 
 def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
-    """Return what `work` returned on each host, or its HostError; a TimedOut for a host that has not answered by
-    then."""
+    """Return what `work` returned on each host, or its HostError; a TimedOut for a host that has not answered when the
+    time is up."""
     futures = {host.name: run_in_background(partial(work, host), f"dialog-{host.name}") for host in hosts}
     return results_until(futures, until)
 
@@ -36,7 +36,7 @@ def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> 
 def open_sessions(
     pool: SessionPool, hosts: Sequence[Host], until: float
 ) -> tuple[dict[str, Session], dict[str, HostError]]:
-    """Return the sessions of the hosts, and the errors of those that could not be opened by then."""
+    """Return the sessions of the hosts, and the errors of hosts whose session could not be opened in time."""
     opened = {host.name: session for host in hosts if (session := pool.opened(host)) is not None}
     results = on_hosts(pool.session, [host for host in hosts if host.name not in opened], until)
     errors = {name: result for name, result in results.items() if isinstance(result, HostError)}
@@ -45,7 +45,8 @@ def open_sessions(
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:
-    """Return each result or HostError; a TimedOut for what is not done by then and goes on in the background."""
+    """Return each result or HostError; a TimedOut for work that is not done in time, which goes on in the
+    background."""
     wait(futures.values(), timeout=max(0.0, until - time.monotonic()))
     results: dict[str, T | HostError] = {}
     for name, future in futures.items():
@@ -83,8 +84,8 @@ class ScriptDialog:
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        """The next event of any host, its HostError, or None if its program exited. Returns None instead of a tuple if
-        the time is up, the check is cancelled, or no program runs."""
+        """Return the next host and its event; a HostError if its program failed, None if its program exited. Return
+        None instead of both if the time is up, the call is cancelled, or no program runs."""
         while self._running and not self._cancel.thrown:
             left = until - time.monotonic()
             if left <= 0:
@@ -101,13 +102,15 @@ class ScriptDialog:
         return None
 
     def end(self, until: float) -> None:
-        """Close the stdin of all programs, and drop their events until all have ended, or until then."""
+        """Close the stdin of all programs, and drop their events until all have ended, or the time is up."""
         for stdin in self._stdin.values():
             stdin.end()
         while self.receive(until) is not None:
             pass
 
     def _run(self, name: str, session: Session, command: Command, timeout: float) -> None:
+        """Run a program to its end in a thread. Its events and its end are queued for `receive`; a bug is raised
+        there."""
         output = EventReader(lambda event: self._received.put((name, event)), _LIMITS)
         error: HostError | None = None
         try:

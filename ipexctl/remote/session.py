@@ -1,4 +1,4 @@
-"""A session: one open connection to a host, local or remote; and ways to feed a command's stdin.
+"""Define a session, one open connection to a host, local or remote, and ways to feed a command's stdin.
 
 Without --timeout a step may take any time, but may not be silent for an hour, because then a disk hangs. Collected
 output is limited to 16 MB, because a login script may print endlessly.
@@ -37,10 +37,10 @@ OVERTIME: Final = 0.2
 _STDIN_CHUNK: Final = 1 << 18
 
 BURDEN: Final = Command.scripts(Path(__file__).with_name("burden.sh"), arguments=[], label="the load")
-_FIRST: Final = re.compile(r"(\d{1,6}(?:\.\d+)?) (\d{1,5}) (\d{1,3})")
+_LOAD_LINE: Final = re.compile(r"(\d{1,6}(?:\.\d+)?) (\d{1,5}) (\d{1,3})")
 _PROGRAMS: Final = re.compile(r"^(\d{1,6}) ([RD]) +(\S{1,32}) +(.{1,15})$", re.MULTILINE)
-_LITTLE: Final = 5
-"""Percent of the memory."""
+_LITTLE_MEMORY: Final = 5
+"""Percent of the memory that is left: below it, the host counts as busy."""
 
 
 class Readable(Protocol):
@@ -98,27 +98,33 @@ def endless_output(stream: StreamName) -> HostError:
 
 
 class SlowHosts:
-    """Tells a person once, for all hosts that wait for the same, what a call has waited for TOLD_AFTER seconds."""
+    """Tells a person once, for all hosts that wait for the same step, which step a call has waited for TOLD_AFTER
+    seconds."""
 
     def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         self._tell, self._lock = tell, threading.Lock()
         self._waiting: dict[tuple[str, str], float] = {}
 
     @contextmanager
-    def waiting(self, host: Host, what: str, cancel: Cancel, is_slow: Callable[[], bool]) -> Iterator[None]:
-        """`what`: the next thing that the host does. `is_slow`: False if something else is waited for."""
-        key = (what, host.name)
+    def waiting(self, host: Host, next_step: str, cancel: Cancel, is_slow: Callable[[], bool]) -> Iterator[None]:
+        """Tell a person if the block takes long. `next_step`: what the host does next, such as `log in`. `is_slow`
+        returns False if the call waits for something else, such as a person."""
+        key = (next_step, host.name)
 
         def notice() -> None:
             long_ago = time.monotonic() - limits.TOLD_AFTER / 2
             with self._lock:
-                late = [each for each, began in self._waiting.items() if each[0] == what and began < long_ago]
+                late = [
+                    late_key
+                    for late_key, began in self._waiting.items()
+                    if late_key[0] == next_step and began < long_ago
+                ]
                 is_told = key in late and is_slow() and not cancel.thrown
-                for each in late if is_told else ():
-                    del self._waiting[each]
+                for late_key in late if is_told else ():
+                    del self._waiting[late_key]
             if self._tell is not None and is_told:
                 self._tell(
-                    f"{fold(name for _, name in late)}: slow to {what}: {limits.TOLD_AFTER:g} s so far, waiting "
+                    f"{fold(name for _, name in late)}: slow to {next_step}: {limits.TOLD_AFTER:g} s so far, waiting "
                     f"for up to {rough_duration(limits.PATIENCE)} without an answer (Ctrl-C ends it)"
                 )
 
@@ -191,7 +197,7 @@ class Session(ABC):
                 self.on_command(command, time.monotonic() - started)
 
     def burden(self) -> str:
-        """What keeps the host busy now, as a clause; empty if nothing does, or if it does not tell."""
+        """Return what keeps the host busy now, as a clause; empty if nothing does, or if the host does not tell."""
         output = OutputCollector()
         with suppress(HostError):
             self._run(BURDEN, output.sink, None, Deadline(limits.CHECKED_BURDEN, self.cancel))
@@ -199,8 +205,10 @@ class Session(ABC):
 
     def slow_start(self, call: LoginCommand) -> AbstractContextManager[None]:
         """Tell a person if the login shell does not start the command."""
-        what, cancel = "start a command in its login shell", call.start.cancel
-        return self.slow.waiting(self.host, what, cancel, lambda: not call.has_started and call.start.is_of_silence)
+        next_step, cancel = "start a command in its login shell", call.start.cancel
+        return self.slow.waiting(
+            self.host, next_step, cancel, lambda: not call.has_started and call.start.is_of_silence
+        )
 
     @abstractmethod
     def _run(
@@ -213,6 +221,8 @@ class Session(ABC):
 
 
 def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -> Callable[[StreamName, bytes], None]:
+    """Return a sink that passes output on and restarts the deadline at each output on stdout."""
+
     def forward(stream: StreamName, data: bytes) -> None:
         sink(stream, data)
         if stream == "stdout":  # errors without an end are no sign of work
@@ -258,8 +268,8 @@ def timeout_error(deadline: Deadline) -> TimedOut:
 
 @contextmanager
 def ending(end: Callable[[], str]) -> Iterator[None]:
-    """End the command's processes if the block is cancelled, times out or breaks. `end` does that and returns the
-    number of survivors as text, empty if it is unknown; the error tells it."""
+    """End the command's processes if the block is cancelled, times out or breaks. `end` does so and returns the number
+    of survivors as text, empty if it is unknown; the error of the block tells it."""
     try:
         yield
     except (Cancelled, TimedOut) as error:
@@ -279,7 +289,7 @@ def ending(end: Callable[[], str]) -> Iterator[None]:
 
 
 RETRY_INTERVALS: Final = (0.05, 0.1, 0.2)
-"""Seconds between attempts to open a session if no other is open: sshd frees that of a finished command a moment
+"""Seconds between attempts to open a session if no other is open: sshd frees the session of a finished command a moment
 later."""
 MORE_SESSIONS: Final = "raise MaxSessions in its sshd_config, or its process limit"
 
@@ -436,21 +446,23 @@ class StdinQueue:
 
 
 def describe_burden(text: str) -> str:
-    """The answer of `BURDEN` as a clause, empty for a host that is not busy. Pure."""
-    found = _FIRST.match(text)
-    if found is None:
+    """Return the answer of `BURDEN` as a clause; empty for a host that is not busy."""
+    figures = _LOAD_LINE.match(text)
+    if figures is None:
         return ""
-    load, cores, memory = float(found[1]), int(found[2]), int(found[3])
-    programs = {
-        state: ", ".join(f"{count} {printable(name)} of {printable(user)}" for count, kind, user, name in rows)
-        for state in "RD"
-        if (rows := [row for row in _PROGRAMS.findall(text) if row[1] == state])
-    }
+    load, cores, memory = float(figures[1]), int(figures[2]), int(figures[3])
+    programs: dict[str, str] = {}
+    for state in "RD":
+        rows = [row for row in _PROGRAMS.findall(text) if row[1] == state]
+        if rows:
+            programs[state] = ", ".join(
+                f"{count} {printable(name)} of {printable(user)}" for count, _, user, name in rows
+            )
     parts = []
     if load >= 2 * cores:
         computing = f" ({programs['R']} compute now)" if "R" in programs else ""
         parts.append(f"its load is {load:.0f} on {cores} core{'s' * (cores != 1)}{computing}")
-    if memory < _LITTLE:
+    if memory < _LITTLE_MEMORY:
         parts.append(f"{memory} % of its memory is left")
     if "D" in programs:
         parts.append(f"{programs['D']} wait for a disk or file server")

@@ -1,8 +1,8 @@
-"""A session over srun: one Slurm step on a node of the allocation, kept open for commands.
+"""Open a session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
 The step (`node/srun_step.py`) takes no CPUs and memory from other steps. It ends with srun's stdin, even if this
 process is killed; only a session that stays leaves its step to a run's supervisor. srun's own streams cross the network
-in clear; everything but the agent and names of commands uses TLS with a certificate made for the call
+in clear, so everything but the agent and names of commands uses TLS with a certificate made for the call
 (docs/security.md).
 """
 
@@ -58,15 +58,15 @@ from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import OVERTIME, CommandEnd, Readable, Session, Wakeup, copy_stdin, ending, timeout_error
 
-_MOST_PORTS: Final = (1 << 16) - 1
-_TRIES: Final = 200
+_HIGHEST_PORT: Final = (1 << 16) - 1
+_MOST_PORTS_TRIED: Final = 200
 """Number of ports to try."""
 _MAX_EVENT: Final = 1 << 16
 _MAX_EVENTS: Final = 100
 """Limit on a step's unread events; a command has two."""
 _CLOSE_TIME: Final = 5.0
 _SILENCE: Final = (15, 5, 3, 30)
-_READ: Final = 1 << 18
+_READ_SIZE: Final = 1 << 18
 _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
 """Variables with which a node finds the agent's Python."""
 _CONNECTION_ERRORS: Final = (OSError, FrameError)
@@ -96,6 +96,7 @@ def make_certificate() -> tuple[ssl.SSLContext, str]:
 
 
 def _key_and_certificate() -> bytes:
+    """Return a new private key and a certificate that it signs itself, both as PEM."""
     from cryptography import x509  # few calls are over srun
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -113,7 +114,7 @@ def _key_and_certificate() -> bytes:
 
 class StepServer:
     def __init__(self, ports: range | None = None) -> None:
-        """`ports`: None for any port. Raises a HostError if none is free."""
+        """Listen on one of these ports. `ports`: None for any port. Raises a HostError if none is free."""
         self.token = secrets.token_hex(32)
         context, self.fingerprint = make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
@@ -141,6 +142,7 @@ class StepServer:
                 self._waiting.pop(name, None)
 
     def _on_connection(self, name: str, conn: socket.socket) -> None:
+        """Hand a connection to the step that waits for it; close a connection for which none waits."""
         with self._lock:
             on_connection = self._waiting.pop(name, None)
             if on_connection is not None:
@@ -160,11 +162,11 @@ def srun_ports() -> range | None:
 
 
 def read_port_range(config: str) -> range | None:
-    """SrunPortRange in `scontrol show config`; None for 0-0, any port."""
-    found = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
-    if found is None or not 0 < int(found[1]) <= int(found[2]) <= _MOST_PORTS:
+    """Return SrunPortRange from `scontrol show config`; None if any port is allowed, which is `0-0`."""
+    match = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
+    if match is None or not 0 < int(match[1]) <= int(match[2]) <= _HIGHEST_PORT:
         return None
-    return range(int(found[1]), int(found[2]) + 1)
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ class _Port:
 
 
 def _open_port(port: _Port, ports: range | None) -> _StepPort:
-    numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _TRIES))
+    """Return a listening port: any, or one among `ports`. Raises a HostError if no port is free."""
+    numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _MOST_PORTS_TRIED))
     reason = ""
     for number in numbers:
         # Nodes come from any network and must prove the token. The second address is for machines without IPv6.
@@ -194,6 +197,7 @@ class _StepPort(AuthenticatingServer):
         self._port = port
 
     def handle(self, lines: ProvenLines) -> None:
+        """Encrypt a connection from a node, check the token inside it, and hand it on."""
         # A copy of the descriptor, because `lines` closes its own after this method.
         own = socket.socket(fileno=os.dup(lines.conn.fileno()))
         own.setblocking(True)
@@ -261,6 +265,8 @@ class SrunSession(Session):
         self._lifeline.enter_context(conn)
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Start srun, and send it the agent and the request of the step. munge protects the token and the fingerprint
+        of the certificate on their way. Raises a HostError if munge fails."""
         environ = environment_of_srun(os.environ)
         try:
             signed = sign(json.dumps({"token": self._server.token, "fingerprint": self._server.fingerprint}))
@@ -296,6 +302,8 @@ class SrunSession(Session):
             stdin.flush()
 
     def _await_ready(self, deadline: Deadline) -> None:
+        """Wait until the step accepts commands. Raises an Unreachable at the deadline or if srun ends, a HostError if
+        the step reports a failure, and a Cancelled."""
         with deadline.cancel.waking(lambda: self._ready.put(_WOKEN)):
             while True:
                 try:
@@ -319,6 +327,8 @@ class SrunSession(Session):
                     )
 
     def _read_events(self, stream: IO[bytes]) -> None:
+        """Hand each event of the step to the command that it is about, in a thread. At the end of srun's output, all
+        commands that wait get None."""
         for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
             with contextlib.suppress(JsonError):
                 event = parse_object(line)
@@ -337,7 +347,9 @@ class SrunSession(Session):
         for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
             self._errors.append(line.decode("utf-8", "replace").strip()[:500])
 
-    def _lost(self, what: str) -> Unreachable:
+    def _lost(self, summary: str) -> Unreachable:
+        """Return the error for a step that has ended. If Slurm has ended the job, the error says so; else `summary`,
+        with srun's last line."""
         self._threads[1].join(1.0)  # srun's last line tells why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
@@ -345,11 +357,12 @@ class SrunSession(Session):
             fix = f"for details: scontrol show job {job}; the files of its runs are on its nodes"
             return Unreachable(describe_run_end(word, job), fix)
         return Unreachable(
-            what + (f": {errors[-1]}" if errors else ""),
+            summary + (f": {errors[-1]}" if errors else ""),
             f"scontrol show job {job}; sinfo -N -n {self.host.name}",
         )
 
     def _send(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the step. Raises an Unreachable if the step has ended."""
         stdin = self._srun.stdin
         assert stdin is not None
         try:
@@ -362,6 +375,7 @@ class SrunSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command to its end, over a connection of its own from the node."""
         check_size(command.script)
         with self._lock:
             self._count += 1
@@ -382,6 +396,8 @@ class SrunSession(Session):
                 self._waiting.pop(name, None)
 
     def _connection(self, events: queue.SimpleQueue[Any], deadline: Deadline) -> socket.socket:
+        """Wait for the node's connection for a command. Raises a TimedOut, a Cancelled, a HostError if the node can't
+        connect, and an Unreachable if the step has ended."""
         with deadline.cancel.waking(lambda: events.put(_WOKEN)):
             while True:
                 try:
@@ -409,6 +425,7 @@ class SrunSession(Session):
         stdin: Readable | None,
         deadline: Deadline,
     ) -> CommandEnd:
+        """Send the command, feed its stdin, and forward its output to its end."""
         try:
             conn.sendall(encode_json({"script": command.script, "stdin": stdin is not None}))
         except OSError:
@@ -431,7 +448,7 @@ class SrunSession(Session):
                 if not any(key.fileobj is conn for key, _ in ready):
                     continue
                 try:
-                    data = conn.recv(_READ)
+                    data = conn.recv(_READ_SIZE)
                     frames = list(reader.feed(data))
                 except _CONNECTION_ERRORS:
                     data, frames = b"", []
@@ -464,7 +481,7 @@ class SrunSession(Session):
         with contextlib.suppress(OSError, ValueError):
             assert self._srun.stdin is not None
             self._srun.stdin.close()
-        if self._stays:  # it ends by itself when no daemon is left
+        if self._stays:  # the step ends when no daemon is left
             return
         try:
             self._srun.wait(_CLOSE_TIME)
@@ -486,6 +503,7 @@ def _send_stdin(conn: socket.socket, data: bytes) -> None:
 
 
 def _ended(message: Json) -> CommandEnd:
+    """Return how a command ended. Raises a HostError if it could not be started."""
     if isinstance(number := message.get("signal"), int):
         with contextlib.suppress(ValueError):
             return CommandEnd(128 + number, signal.Signals(number).name.removeprefix("SIG"))

@@ -1,8 +1,8 @@
-"""A session over ssh: one connection with one channel per command, tuned for short commands and long output.
+"""Open a session over ssh: one connection with one channel per command, tuned for short commands and long output.
 
-If sshd opens no further channel (MaxSessions), the command gets another connection: two commands may wait for each
-other. After a minute of silence, sshd must answer a keepalive within another: this detects a host that is frozen, while
-TCP detects one that is gone.
+If sshd opens no further channel (MaxSessions), the command gets another connection, because two commands may wait for
+each other. After a minute of silence, sshd must answer a keepalive within another minute: this detects a host that is
+frozen, while TCP detects one that is gone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ipexctl.remote.session import (
 )
 from ipexctl.remote.tcp import DialedSocket
 
-_READ: Final = 1 << 20
+_READ_SIZE: Final = 1 << 20
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -73,11 +73,14 @@ class SshSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> CommandEnd:
+        """Run the command to its end, and tell a person if the login shell does not start it."""
         call = LoginCommand(command, sink, deadline)
         with self.slow_start(call):
             return self._run_call(call, stdin, deadline)
 
     def _run_call(self, call: LoginCommand, stdin: Readable | None, deadline: Deadline) -> CommandEnd:
+        """Start the command on a channel, feed its stdin, and forward its output to its end. The channel is closed
+        afterwards."""
         channel = self._start(call.line, deadline)
         try:
             with ending(lambda: self._end_processes(call, channel)):
@@ -91,6 +94,8 @@ class SshSession(Session):
             self._close_channel(channel)
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
+        """Start the command on the first connection on which sshd opens a channel. If none does, wait and retry; make
+        another connection if commands run on the present ones, or when all retries failed."""
         for seconds in (*RETRY_INTERVALS, 0.0):
             for transport in list(self._connections):
                 if transport is self._transport or transport.is_active():
@@ -139,6 +144,8 @@ class SshSession(Session):
         self._open_channels.discard(channel)
 
     def _wait_for_end(self, reader: _OutputReader) -> CommandEnd:
+        """Forward output until the command and both streams have ended. Raises a Cancelled, a TimedOut, or an
+        Unreachable if the connection is lost."""
         keepalive = _Keepalive(reader.channel.get_transport())
         overtime: Deadline | None = None
         with reader.call.deadline.cancel.waking(reader.wake.set):
@@ -161,6 +168,7 @@ class SshSession(Session):
                     keepalive.check()
 
     def _result(self, reader: _OutputReader) -> CommandEnd:
+        """Return how the command ended. Raises an Unreachable if neither an exit status nor a signal arrived."""
         channel = reader.channel
         signal_name: str | None = getattr(channel, "ended_by", None)
         if channel.exit_status < 0 and not (signal_name and reader.call.has_started):
@@ -169,11 +177,12 @@ class SshSession(Session):
         return reader.call.end(128 + number, signal_name) if signal_name else reader.call.end(channel.exit_status)
 
     def _end_processes(self, of: LoginCommand, its_channel: paramiko.Channel) -> str:
+        """End the processes of a command, and return the number of survivors as text, empty if it is unknown."""
         output = OutputCollector()
         deadline = Deadline(CANCEL_GRACE + CANCEL_CLEANUP if of.has_started else CANCEL_GRACE)
         call = LoginCommand(Command(end_session_script(of.session_id), "end"), output.sink, deadline)
         with contextlib.suppress(HostError):
-            if of.session_id is None:  # then the script ends the other processes of this connection
+            if of.session_id is None:  # the script then ends the other processes of this connection
                 channel = self._open_channel(its_channel.get_transport(), call.line, deadline)
             else:
                 channel = self._start(call.line, deadline)
@@ -225,6 +234,7 @@ class _OutputReader:
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def forward_output(self) -> bool:
+        """Pass on what has arrived; return False if nothing has."""
         channel, has_data = self.channel, False
         if channel.recv_ready():
             has_data = True
@@ -236,9 +246,10 @@ class _OutputReader:
 
 
 def _received(receive: Callable[[int], bytes]) -> bytes:
-    """It also sends, to open the window again, so it may be the first to see that the connection is gone."""
+    """Return what `receive` reads. Raises an Unreachable if the connection is gone; reading may be the first to see
+    that, because it also sends to open the window again."""
     try:
-        return receive(_READ)
+        return receive(_READ_SIZE)
     except _CONNECTION_ERRORS as error:
         raise connection_lost(error) from None
 
@@ -272,6 +283,7 @@ class _Keepalive:
 
 
 def _refused(*, opened: bool) -> HostError:
+    """Return the error for a channel that sshd did not open, or on which it does not run a command."""
     if opened:
         return HostError(
             "sshd there refuses to run commands", "check whether this account may do more than sftp or forwarding"

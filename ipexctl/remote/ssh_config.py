@@ -1,7 +1,7 @@
-"""Address and login of a host, from the user's ssh config.
+"""Find address and login of a host from the user's ssh config.
 
-OpenSSH evaluates the config (`ssh -G`). Each `ssh -G` is a process, so hosts that no `Host` line distinguishes share
-one call, in whose output only the name is replaced.
+OpenSSH itself evaluates the config (`ssh -G`). Each `ssh -G` is a process, so hosts that no `Host` line distinguishes
+share one call, in whose output only the name is replaced.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _LONGEST_ANSWER = 1 << 20
 """Bytes. A config of a thousand identity files prints less than 100 kB."""
 _STOPS = (-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM)
 _UNSET = ("", "none", "no", "false", "1024", "2048")
-"""Values that need no ssh program: for RSA keys with fewer than 2048 bits, it is asked anyway."""
+"""Values that need no ssh program. The numbers are bits of RSA keys: shorter keys than 2048 bits are left to the ssh
+program anyway."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 _LINE = re.compile(r'\s*"?(\w+)"?\s*=?\s*(.*)')
 """A line of an ssh config: `Host n1`, `Host=n1` or `"Host" n1`."""
@@ -125,10 +126,11 @@ class Resolver:
             return self._patterns[config]
 
     def _run_ssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
+        """Return the settings that `ssh -G` prints for a host. Raises an Unreachable with the reason if it fails."""
         argv = ["ssh", *ssh_options(host), "-G", "--", host.address]
         try:
             code, out, err = _run(argv, timeout)
-            if code in _STOPS:  # the signal that stops this call also met ssh, before it had its own session
+            if code in _STOPS:  # the signal that stops this call also hit ssh, before ssh had a session of its own
                 code, out, err = _run(argv, timeout)
         except _TooLongError:
             raise Unreachable(f"`ssh -G` printed more than {_LONGEST_ANSWER >> 20} MB", _try_ssh_g(host)) from None
@@ -161,8 +163,8 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """Raises a _TooLongError, TimeoutExpired or OSError. stderr is a file, because background processes may keep it
-    open."""
+    """Return exit code, stdout and stderr of a program. stderr is a file, because background processes may keep it
+    open. Raises a _TooLongError, TimeoutExpired or OSError."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -186,18 +188,19 @@ class _TooLongError(Exception):
 
 
 def _read_answer(process: subprocess.Popen[bytes], timeout: float) -> bytes:
-    """stdout of a process that ends within the time."""
+    """Return the stdout of a process. Raises TimeoutExpired if the process does not end in time, and a _TooLongError if
+    it prints too much."""
     assert process.stdout is not None
-    until, number, found = time.monotonic() + timeout, process.stdout.fileno(), bytearray()
+    until, number, output = time.monotonic() + timeout, process.stdout.fileno(), bytearray()
     poll = select.poll()
     poll.register(number, select.POLLIN)
-    while len(found) <= _LONGEST_ANSWER:
+    while len(output) <= _LONGEST_ANSWER:
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             raise subprocess.TimeoutExpired(process.args, timeout)
         if not (data := os.read(number, 1 << 16)):
             process.wait(max(0.0, until - time.monotonic()))
-            return bytes(found)
-        found += data
+            return bytes(output)
+        output += data
     raise _TooLongError
 
 
@@ -212,6 +215,8 @@ class _HostGroup:
         self._refusal: Unreachable | None = None
 
     def endpoint_for(self, host: Host, query: Callable[[Host], dict[str, list[str]]]) -> Endpoint:
+        """Return the endpoint of a host of this group. `query` runs `ssh -G`: for the first host, and for a host in
+        whose settings the name can't be replaced. A failure for the first host counts for all."""
         with self._lock:
             if self._refusal:
                 raise Unreachable(self._refusal.reason, _try_ssh_g(host))
@@ -224,15 +229,19 @@ class _HostGroup:
                 self._queried = host.address, settings, endpoint(settings, host, os.environ)
                 has_tokens = any("%" in value for values in settings.values() for value in values)
                 self._only_hostname = not has_tokens and rename(settings, host.address, "") is not None
-            name, settings, found = self._queried
+            name, settings, first_endpoint = self._queried
         if self._only_hostname:
-            return found._replace(hostname=host.address.lower()) if found.hostname == name.lower() else found
+            return (
+                first_endpoint._replace(hostname=host.address.lower())
+                if first_endpoint.hostname == name.lower()
+                else first_endpoint
+            )
         renamed = rename(settings, name, host.address)
         return endpoint(query(host) if renamed is None else renamed, host, os.environ)
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """Settings for `other`; None if a setting other than `hostname` contains `name`."""
+    """Return the settings for the name `other`; None if more than `hostname` depends on the name, or may do so."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
@@ -254,8 +263,8 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
 
 
 def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
-    """Every `Host` pattern of these files and their includes. None if only ssh can distinguish hosts, because of a
-    `Match` or an `Include` with quotes, variables or tokens."""
+    """Return every `Host` pattern of these files and of the files that they include. None if only ssh can distinguish
+    hosts, because of a `Match` or of an `Include` with quotes, variables or tokens."""
     patterns: list[str] = []
     for file in files:
         try:
@@ -263,8 +272,8 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
         except OSError:
             continue  # ssh itself reports what is wrong, and has a time limit
         for line in text.splitlines():
-            found = _LINE.match(line)
-            keyword, rest = (found[1].lower(), found[2]) if found else ("", "")
+            match = _LINE.match(line)
+            keyword, rest = (match[1].lower(), match[2]) if match else ("", "")
             if keyword == "match" or (keyword == "include" and _NEEDS_SSH.search(rest)):
                 return None
             if keyword == "host":
@@ -278,6 +287,8 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
 
 
 def _included(rest: str, file: Path) -> list[Path]:
+    """Return the files that an `Include` line names. A relative name belongs to `~/.ssh`, or to `/etc/ssh` in a file of
+    the system."""
     base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else ssh_home() / ".ssh"
     result: list[Path] = []
     for word in rest.split():
@@ -288,7 +299,7 @@ def _included(rest: str, file: Path) -> list[Path]:
 
 @cache
 def ssh_home() -> Path:
-    """Directory that ssh uses as `~/.ssh`: in the account's home, even if $HOME differs (sudo, containers)."""
+    """Return the home in which ssh looks for `.ssh`: the account's home, even if $HOME differs (sudo, containers)."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -378,20 +389,20 @@ _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 def file_list(value: str) -> list[str]:
     """Split a list of files as `ssh -G` prints it, without quoting spaces in names: a part that doesn't begin like a
     path belongs to the name before it, unless existing files show otherwise."""
-    words = value.split(" ") if value else []
-    if all(word.startswith(_PATH_STARTS) for word in words):
-        return words
+    parts = value.split(" ") if value else []
+    if all(word.startswith(_PATH_STARTS) for word in parts):
+        return parts
     result: list[str] = []
-    while words:
-        joined = [" ".join(words[:count]) for count in range(len(words), 0, -1)]
+    while parts:
+        joined = [" ".join(parts[:count]) for count in range(len(parts), 0, -1)]
         name = next((name for name in joined if os.path.isfile(_expand_tilde(name))), "")  # noqa: PTH113
         if not name:
             count = 1
-            while count < len(words) and not (words[count].startswith(_PATH_STARTS) or os.path.isfile(words[count])):  # noqa: PTH113
+            while count < len(parts) and not (parts[count].startswith(_PATH_STARTS) or os.path.isfile(parts[count])):  # noqa: PTH113
                 count += 1
-            name = " ".join(words[:count])
+            name = " ".join(parts[:count])
         result.append(name)
-        words = words[len(name.split(" ")) :]
+        parts = parts[len(name.split(" ")) :]
     return result
 
 
@@ -399,6 +410,7 @@ _PATH_STARTS = ("/", "~", "%", "$")
 
 
 def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, str]) -> str | None:
+    """Return the socket of the ssh agent; None if the config or the environment names none."""
     if configured == "none":
         return None
     if configured in ("", "SSH_AUTH_SOCK"):
@@ -409,7 +421,7 @@ def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, 
 
 
 def _token_expander(name: str, hostname: str, port: int, user: str, alias: str | None) -> Callable[[str], str]:
-    """Expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
+    """Return a function that expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
     local_name = socket.gethostname()
     values = {
         "%": "%",

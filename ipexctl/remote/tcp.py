@@ -1,4 +1,4 @@
-"""TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds.
+"""Open TCP connections for ssh: small messages are sent at once, and a dead peer is detected within 30 seconds.
 
 The resolver supports neither time limits nor cancellation, so it runs in a thread that may be left behind.
 """
@@ -52,6 +52,8 @@ def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = sock
 
 
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
+    """Return the addresses of a name, as getaddrinfo does. Raises an Unreachable if there are none in time, and a
+    Cancelled."""
     with contextlib.suppress(OSError, UnicodeError):
         # Bytes, because for text Python imports its codec of international names.
         return socket.getaddrinfo(hostname.encode("ascii"), port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
@@ -78,6 +80,7 @@ def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> lis
 
 
 def _connect(family: int, address: Any, deadline: Deadline) -> TunedSocket:
+    """Return a socket connected to one address. Raises an OSError, a TimeoutError at the deadline, and a Cancelled."""
     sock = TunedSocket(family)
     try:
         sock.setblocking(False)
@@ -130,7 +133,7 @@ def connection_refusal(error: OSError, port: int, deadline: Deadline) -> Unreach
 
 
 def silent_login(port: int, deadline: Deadline, try_by_hand: str) -> Unreachable:
-    """The error for a port that answered and then sent nothing, which only `try_by_hand` can explain."""
+    """Return the error for a port that answered and then sent nothing, which only `try_by_hand` can explain."""
     reason = f"port {port} accepts connections, but nothing has come from it for {deadline.seconds:g} s of the login"
     error = Unreachable(reason, try_by_hand)
     error.has_answered = True
@@ -180,6 +183,7 @@ class TunedSocket(socket.socket):
         return bytes(data)
 
     def _receive(self, flags: int) -> int:
+        """Fill the buffer and return how many bytes arrived. Raises a TimeoutError if none did in time."""
         try:
             count = self.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
@@ -194,7 +198,8 @@ class TunedSocket(socket.socket):
         return count
 
     def _check_greeting(self, count: int) -> None:
-        """paramiko reads the first line to its end, and can't be stopped meanwhile."""
+        """Raise an OSError if the first line is too long: paramiko reads it to its end, and can't be stopped
+        meanwhile."""
         self._before_line = -1 if b"\n" in self._buffer[:count].tobytes() else self._before_line + count
         if self._before_line > _LONGEST_GREETING:
             raise OSError(errno.EPROTO, "it sends no line of an sshd")

@@ -1,4 +1,5 @@
-"""The user's project on every node (on a node: `node/files/tree*.py`).
+"""Copy the user's project to every node (on a node: `node/files/tree*.py`).
 
-In: a directory and ignore files. Out: the same tree on each host. Never sends credentials or changes the project.
+Input is a directory and ignore files; output is the same tree on each host. Nothing here sends credentials or changes
+the project.
 """

@@ -1,4 +1,4 @@
-"""git's patterns, by `pathspec`."""
+"""Match git's patterns in linear time, with `pathspec`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _group_numbers = itertools.count()
 
 
 class GitPattern(GitIgnoreSpecPattern):
-    """A pattern with linear time in the length of a name, even with forty stars.
+    """A pattern that takes time linear in the length of a name, even with forty stars.
 
-    A `*` matches as little as possible, up to the first place where the text before the next `*` fits. No later place
-    can do better, so there is no backtracking. Python 3.10 has no atomic groups; a lookahead is one.
+    A `*` matches as little as possible, up to the first position where the text before the next `*` fits. No later
+    position can do better, so there is no backtracking. Python 3.10 has no atomic groups; a lookahead acts as one.
     """
 
     __slots__ = ()
 
     @staticmethod
     def _translate_segment_glob(pattern: str, range_error: Literal["literal", "raise"]) -> str:
+        """Return the regular expression for one segment of a pattern, without backtracking if it has several stars."""
         regex = GitIgnoreSpecPattern._translate_segment_glob(pattern, range_error)
         first, *middle = regex.split(_STAR)
         if len(middle) < 2:

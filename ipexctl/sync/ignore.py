@@ -1,8 +1,8 @@
-"""The paths of a project that are not sent: git's ignore patterns (by `pathspec`), and credentials.
+"""Choose the paths of a project that are not sent: what git's ignore patterns exclude (by `pathspec`), and credentials.
 
-Precedence: --exclude, --include, credentials, the nearest ignore file, what a fetch brought. A project's files can't
-send credentials, because a cloned repository contains such files; only --include can. Patterns that would take
-unbounded time are refused by line.
+What comes first here counts more: --exclude, --include, credentials, the nearest ignore file, what a fetch brought. A
+project's files can't send credentials, because a cloned repository contains such files; only --include can. Patterns
+that would take unbounded time are refused by line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.sync.git_pattern import GitPattern
 
 FILES: Final = (".gitignore", ".ipexctlignore")
-"""Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
+"""Files that are read in every directory. `.ipexctlignore` counts more than `.gitignore`."""
 
 _OF_GIT: Final = ("/.gitignore", "/info/exclude")
 
@@ -54,7 +54,7 @@ ALWAYS: Final = frozenset(
 ALWAYS_FILES: Final = frozenset({".git"})
 """A file in a git worktree or submodule."""
 OWN: Final = ".ipexctl"
-"""In the root: state of the tree on a node."""
+"""A directory in the root that holds the state of the tree on a node."""
 ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
 """A directory with one of these is a virtual environment, whatever its name."""
 
@@ -78,9 +78,10 @@ PRIVATE_KEY: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: 
 MOST_KEY_BYTES: Final = 100_000
 """Larger files are not searched for private keys."""
 CODE: Final = (".py", ".pyi", ".pyx", ".sh")
-"""Code may contain the first line of a key as a text, and a run needs code, so it is not searched for keys."""
+"""Suffixes of code, which is not searched for keys: code may contain the first line of a key as a text, and a run needs
+its code."""
 CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
-"""For other programs that copy a project; they leave out templates too."""
+"""Patterns for other programs that copy a project. They leave out templates too."""
 
 
 _DIRECTORY_ENDINGS: Final = tuple(f"/{name}" for name in CREDENTIAL_DIRECTORIES)
@@ -105,16 +106,16 @@ class Layer:
     the root: `+` and the root's path below that directory."""
     spec: GitIgnoreSpec
     git_patterns: int = 0
-    """Number of the patterns, which are the first, that are git's own: git keeps a file that it tracks."""
+    """How many of the first patterns are git's own. git keeps a file that it tracks, even if they exclude it."""
 
     def excludes(self, path: str, tracked: Callable[[], Container[str]] = tuple) -> bool | None:
         """True if the layer leaves the path out, False if it takes it in, None if it says nothing.
 
         What git tracks is never left out by git's own patterns.
         """
-        found = self.spec.check_file(self._relative(path))
-        is_of_git = found.include and found.index is not None and found.index < self.git_patterns
-        return False if is_of_git and path.rstrip("/") in tracked() else found.include
+        result = self.spec.check_file(self._relative(path))
+        is_of_git = result.include and result.index is not None and result.index < self.git_patterns
+        return False if is_of_git and path.rstrip("/") in tracked() else result.include
 
     def means(self, path: str, directory: str) -> bool:
         """True if a pattern excludes the path, and not because it excludes the directory."""
@@ -127,7 +128,8 @@ class Layer:
 
 
 def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
-    """A later file wins. Raises a FileError for an invalid pattern."""
+    """Return the patterns of these files. A pattern of a later file counts more. Raises a FileError for an invalid
+    pattern."""
     from ipexctl.sync.git_pattern import GitPattern, make_spec  # 50 ms, and a project may have no patterns
 
     patterns: list[GitPattern] = []
@@ -184,7 +186,7 @@ class IgnoreRules:
         secret_files: frozenset[str] = frozenset(),
         tracked: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """`tracked` is called once a pattern of git's excludes something."""
+        """Hold the rules of one project. `tracked` is called once a pattern of git's excludes something."""
         self.outer = tuple(outer)
         self._tracked = cache(tracked)
         self._excludes = layer("", {"--exclude": excludes}) if excludes else None
@@ -197,9 +199,9 @@ class IgnoreRules:
     def reason_left_out(
         self, path: str, layers: Sequence[Layer], *, is_directory: bool, inside: Reason | None = None
     ) -> Reason | None:
-        """Why a path is left out; None if it is sent. `inside`: why its directory is left out.
+        """Return why a path is left out; None if it is sent. `inside`: why its directory is left out.
 
-        Among ignore files the nearest directory's wins, and in a file the last line.
+        Among ignore files the nearest directory's counts, and in a file the last line.
         """
         name = path[path.rfind("/") + 1 :]
         if path == OWN or name in (ALWAYS if is_directory else ALWAYS_FILES):
@@ -226,9 +228,9 @@ class IgnoreRules:
 
 
 def parents_of_pattern(pattern: str) -> tuple[str, ...]:
-    """Parent directories in a pattern, up to the first wildcard. Pure.
+    """Return the parent directories in a pattern, up to the first wildcard.
 
-    A pattern with a slash inside starts at the root; one without matches at any depth and has no parents.
+    A pattern with a slash inside starts at the root; a pattern without one matches at any depth and has no parents.
     """
     if pattern.startswith("!"):
         return ()
@@ -242,10 +244,10 @@ def pattern_for(path: str) -> str:
 
 
 def is_credential(path: str, *, is_directory: bool) -> bool:
-    """True for names of files with keys, tokens or passwords, at any depth, in any case.
+    """Return True for a name of files with keys, tokens or passwords, at any depth, in any case.
 
-    A link counts as a file and as a directory. Endings and one regular expression instead of git's patterns, because
-    every path is checked.
+    A symlink counts as a file and as a directory. Endings and one regular expression are used instead of git's
+    patterns, because every path is checked.
     """
     full = f"/{path.lower()}"
     if is_directory:
@@ -257,9 +259,11 @@ def is_credential(path: str, *, is_directory: bool) -> bool:
 
 
 def is_secret(path: str) -> bool:
-    """True if the names of a file or of a directory above it are those of credentials."""
+    """Return True if the file, or a directory above it, has a name of credentials."""
     above = accumulate(path.split("/")[:-1], "{}/{}".format)
-    return is_credential(path, is_directory=False) or any(is_credential(each, is_directory=True) for each in above)
+    return is_credential(path, is_directory=False) or any(
+        is_credential(directory, is_directory=True) for directory in above
+    )
 
 
 def may_hold_key(path: str, size: int) -> bool:
@@ -268,19 +272,24 @@ def may_hold_key(path: str, size: int) -> bool:
 
 
 def stays_home(root: Path, path: str, ignored_directory: str = "") -> bool:
-    """Return whether an ignore file means this file itself: `.ipexctlignore` excludes it or a directory above it, or a
+    """Return True if an ignore file means this file itself: `.ipexctlignore` excludes it or a directory above it, or a
     pattern excludes it that does not exclude `ignored_directory`, its directory."""
     parents = [f"{parent}/" for parent in accumulate(path.split("/")[:-1], "{}/{}".format)]
     ours: bool | None = None
     layers = list(outer_layers(root))
     for base in ("", *parents):
-        if (own := layer_of(root / base, base, FILES[1:])) is not None and (found := own.excludes(path)) is not None:
-            ours = found
-        if (each := layer_of(root / base, base)) is not None:
-            layers.append(each)
-    return bool(ours) or (bool(ignored_directory) and any(each.means(path, ignored_directory) for each in layers))
+        if (own := layer_of(root / base, base, FILES[1:])) is not None and (
+            is_excluded := own.excludes(path)
+        ) is not None:
+            ours = is_excluded
+        if (own_layer := layer_of(root / base, base)) is not None:
+            layers.append(own_layer)
+    return bool(ours) or (
+        bool(ignored_directory) and any(ignore_layer.means(path, ignored_directory) for ignore_layer in layers)
+    )
 
 
 def is_default(name: str, *, is_directory: bool) -> bool:
-    """True if left out unless a pattern includes it: useless on another machine."""
+    """Return True for a path that is left out unless a pattern includes it, because it is useless on another
+    machine."""
     return name in _DEFAULT_DIRECTORIES if is_directory else _DEFAULT_FILES.fullmatch(name) is not None

@@ -1,6 +1,6 @@
-"""Calls to the agent for a project's tree: its state, and then the contents that it lacks.
+"""Call the agent for a project's tree: it tells its state, and then gets the contents that it lacks.
 
-Both go over one call, because to start an agent takes longer than a small update. The agent checks each content by its
+Both go over one call, because starting an agent takes longer than a small update. The agent checks each content by its
 hash (`node/files/tree_upload.py`).
 """
 
@@ -36,7 +36,7 @@ from ipexctl.sync.project import Project
 if TYPE_CHECKING:
     from ipexctl.node.files.call_requests import PutRequest, TreeRequest
 
-_LISTED: Final = 5
+_MOST_PATHS_LISTED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class SyncReport(Report[SyncResult]):
 
     @property
     def warnings(self) -> Iterator[str]:
-        """Files of hosts in the way of the project's."""
+        """Yield a line for files of the hosts that are in the way of the project's files."""
         yield from self.differences(
             "blocked", "not written by a sync, and kept instead of the project's; to sync them, move them away there"
         )
@@ -84,13 +84,14 @@ class SyncReport(Report[SyncResult]):
             f"changed on the host and in the project: {replaced}, with the host's version kept as NAME.node-1",
         )
 
-    def differences(self, name: str, what: str) -> Iterator[str]:
-        """Yield a line for each group of hosts with the same paths in the field `name`."""
+    def differences(self, name: str, summary: str) -> Iterator[str]:
+        """Yield a line for each group of hosts with the same paths in the field `name`. `summary`: what happened to the
+        paths."""
         paths_of = attrgetter(name)
         for paths in dict.fromkeys(filter(None, map(paths_of, self.hosts))):
             names = fold(result.host.name for result in self.hosts if paths_of(result) == paths)
-            more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-            yield f"{names}: {what}: {', '.join(paths[:_LISTED])}{more}"
+            more = f" and {len(paths) - _MOST_PATHS_LISTED} more" if len(paths) > _MOST_PATHS_LISTED else ""
+            yield f"{names}: {summary}: {', '.join(paths[:_MOST_PATHS_LISTED])}{more}"
 
 
 class TreeCallOptions(NamedTuple):
@@ -119,8 +120,8 @@ class TreeCall:
     def __init__(
         self, session: Session, opened: OpenHosts, request: Callable[[], TreeRequest], *, dry_run: bool = False
     ) -> None:
-        """Wait for the description. `request` is called while the agent starts; it may wait. The time limit is for each
-        answer of the host."""
+        """Wait until the host has described its trees. `request` is called while the agent starts, and may wait. The
+        time limit holds for each answer of the host."""
         self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
         self._stdin = ChunkStream(chain.from_iterable(iter(self._requests.get, None)))
@@ -138,6 +139,8 @@ class TreeCall:
             raise
 
     def _run(self, session: Session, home: str, request: Callable[[], TreeRequest], dry_run: bool) -> None:
+        """Make the call in its thread. Any error, and the end of the call, go to the thread that waits for a reply."""
+
         def first() -> TreeRequest:
             with self._deadline.paused():
                 fields = request()
@@ -165,6 +168,8 @@ class TreeCall:
             self._replies.put(error)
 
     def _on_event(self, event: Reply) -> None:
+        """Hand a reply to the thread that waits for it, and pause the deadline until the next request. Raises a
+        MalformedReply for a reply to nothing."""
         if not self._is_asked:  # such an event would pause the deadline of a host that then stays silent
             raise event.error("an event out of order")
         self._is_asked = False
@@ -176,6 +181,7 @@ class TreeCall:
         self._deadline.restart()
 
     def _reply(self) -> Reply:
+        """Return the next reply. Raises the error of the call, or of the contents that it was sending."""
         reply = self._replies.get()
         if isinstance(reply, HostError) and self._stdin.error is not None:
             raise self._stdin.error from None
@@ -192,7 +198,8 @@ class TreeCall:
     ) -> tuple[PutReply, int]:
         """Change that generation to the project; return the host's reply and the number of bytes sent.
 
-        `contents`: part of a `file_stream`, or files read while they are sent. `parcels`: hashes, in the tree's stage.
+        `contents`: part of a `file_stream`, or files that are read while they are sent. `parcels`: hashes, in the
+        tree's stage.
         """
         packed = request.project.manifest.packed
         if isinstance(contents, bytes):
@@ -215,7 +222,7 @@ class TreeCall:
         return self._reply().decode(PutReply), self._stdin.read_bytes - before
 
     def end(self) -> Future[None]:
-        """Let the agent end. Returns the future of its end."""
+        """Let the agent end. Return a future that is done when the call has ended."""
         self._continue()
         self._requests.put(None)
         return self._call

@@ -1,7 +1,7 @@
-"""Notes on paths of the control machine for later calls: what `fetch` created, secret files that syncs leave out, and
-the notes already shown for a project.
+"""Note paths of the control machine for later calls: what `fetch` created, secret files that syncs leave out, and the
+notes already shown for a project.
 
-One small file per path in the state directory, so two calls need no lock. Removed paths are forgotten.
+Each path has a small file of its own in the state directory, so two calls need no lock. Removed paths are forgotten.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class PathNotes:
         self._kind = kind
 
     def add(self, paths: Iterable[str], text: str = "") -> None:
-        """Note these paths (their directories may be links), and forget removed ones."""
-        found = [real_name(path) for path in paths]
-        if not found:
+        """Note these paths, and forget removed ones. Their directories may be symlinks."""
+        noted = [real_name(path) for path in paths]
+        if not noted:
             return
         with contextlib.suppress(OSError, UserError):  # on a full disk, the next sync won't know
             directory = self._directory
             make_private_directory(directory)
-            for path in found:
+            for path in noted:
                 write_json_atomically(directory / _file_of(path), {"path": path, "text": text}, durable=False)
             for note, path in list(self._notes()):
                 if not os.path.lexists(path):
@@ -47,7 +47,7 @@ class PathNotes:
         return ""
 
     def below(self, root: Path) -> frozenset[str]:
-        """Noted paths below a root, relative to it. The root must be free of links."""
+        """Return the noted paths below a root, relative to it. The root must be free of symlinks."""
         return names_below(root, (path for _, path in self._notes()))
 
     @property
@@ -66,7 +66,7 @@ def _file_of(path: str) -> str:
 
 
 def real_name(path: str) -> str:
-    """Absolute path with links in its directory resolved; the entry itself may be a link."""
+    """Return the absolute path with symlinks in its directory resolved; the entry itself may be a symlink."""
     return os.path.join(real_path(os.path.dirname(path)), os.path.basename(path))
 
 
@@ -86,7 +86,7 @@ def note_fetched(paths: Iterable[str]) -> None:
 
 
 def list_fetched_files(root: Path) -> frozenset[str]:
-    """What fetch created below a project's root, relative to it. The root must be free of links.
+    """Return what fetch created below a project's root, relative to it. The root must be free of symlinks.
 
     A Python file is code for the next run, not a result, unless fetch created its directory.
     """
@@ -94,12 +94,14 @@ def list_fetched_files(root: Path) -> frozenset[str]:
 
 
 def note_secret_files(files: Iterable[Path]) -> None:
-    """Note secret files for calls that don't name them, such as `ipexctl sync`. Skips pipes such as `<(command)`."""
+    """Note secret files for calls that don't name them, such as `ipexctl sync`. Pipes such as `<(command)` are
+    skipped."""
     _SECRET.add(path for file in files if os.path.isfile(file) for path in _paths_of(file))
 
 
 def secret_files_below(root: Path, files: Iterable[Path] = ()) -> frozenset[str]:
-    """These and the noted files below a project's root, relative to it. The root must be free of links."""
+    """Return these files and the noted ones below a project's root, relative to it. The root must be free of
+    symlinks."""
     return _SECRET.below(root) | names_below(root, (path for file in files for path in _paths_of(file)))
 
 

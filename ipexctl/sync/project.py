@@ -1,4 +1,5 @@
-"""A project on the control machine: scan, hashes, manifest; and the cache of manifests that were sent.
+"""Read a project on the control machine: scan it, hash its files, make its manifest; and keep the manifests that were
+sent.
 
 Hashes are cached by size, time and inode, except for files changed within the last 2 s. The cached manifests only say
 what hosts probably have; losing them costs time. ipexctl's own directories are left out because they change during the
@@ -71,7 +72,8 @@ def read_project(
     data: Sequence[Path] = (),
     named: Sequence[str] = (),
 ) -> Project:
-    """Raises a UserError if it can't be read, is not a project, or is too large for a call without `allow_big`.
+    """Return the project. Raises a UserError if it can't be read, is not a project, or is too large for a call without
+    `allow_big`.
 
     `home` is left out because this machine may be a node too. `secret_files` count as credentials. `data`: directories
     that the hosts have already; relative ones are below the root. `named`: words of the script's line.
@@ -111,6 +113,7 @@ def read_project(
 
 
 def _notes(scanned: ScanResult) -> tuple[str, ...]:
+    """Return the notes on what is left out, and on symlinks that lead out of the project."""
     notes = []
     if scanned.credentials:
         notes.append(f"left out: {_some(scanned.credentials, 10)} (credentials; --include PATTERN sends them)")
@@ -129,7 +132,8 @@ def _some(paths: Sequence[str], most: int = 3) -> str:
 
 
 def remember(project: Project) -> None:
-    """Keep the manifest that was sent: a later sync looks up what a host's copy has. A failure to write is ignored."""
+    """Keep the manifest that was sent, because a later sync looks up what a host's copy has. A failure to write is
+    ignored."""
     with contextlib.suppress(OSError):
         make_private_directory(project.cache)
         path = project.cache / f"{project.manifest.digest}.gz"
@@ -156,7 +160,7 @@ def read_sent_manifest(project: Project, digest: str) -> Manifest | None:
 
 
 def paths_below(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Relative paths of those directories that are below the root. The root must be free of links."""
+    """Return the relative paths of those directories that are below the root. The root must be free of symlinks."""
     paths = [Path(os.path.normpath(root / directory)) for directory in directories]
     return tuple(path.relative_to(root).as_posix() for path in paths if path != root and path.is_relative_to(root))
 
@@ -172,24 +176,25 @@ class Hashes:
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
 
-    def of(self, path: bytes, found: ScannedEntry) -> ScannedEntry | str:
-        """Hash of a file at an absolute path, or its present identity if it changed since the scan."""
-        identity = [found.size, *found.identity]
-        known = self._cached.get(found.path)
+    def of(self, path: bytes, entry: ScannedEntry) -> ScannedEntry | str:
+        """Return the hash of a file at an absolute path. If the file changed since the scan, return its present entry
+        instead."""
+        identity = [entry.size, *entry.identity]
+        known = self._cached.get(entry.path)
         if isinstance(known, list) and known[:-1] == identity and isinstance(known[-1], str):
-            self._next[found.path] = known
+            self._next[entry.path] = known
             return known[-1]
         now = time.time_ns()
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             digest, size, after = sha256_of_open(file), file.tell(), os.fstat(file.fileno())
-            has_key = may_hold_key(found.path, size) and PRIVATE_KEY.search(_read_again(file)) is not None
+            has_key = may_hold_key(entry.path, size) and PRIVATE_KEY.search(_read_again(file)) is not None
         current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
-        if current != found.identity or size != found.size:
-            return found._replace(size=after.st_size, identity=current)
+        if current != entry.identity or size != entry.size:
+            return entry._replace(size=after.st_size, identity=current)
         if has_key:
-            self.with_keys.add(found.path)
-        elif max(found.identity[:2]) < now - RACY_NS:
-            self._next[found.path] = [*identity, digest]
+            self.with_keys.add(entry.path)
+        elif max(entry.identity[:2]) < now - RACY_NS:
+            self._next[entry.path] = [*identity, digest]
         return digest
 
     def save(self) -> None:
@@ -214,31 +219,32 @@ def manifest_of(scanned: ScanResult, hashes: Hashes, includes: Sequence[str] = (
     included = layer("", {"--include": includes}) if includes else None
     root = os.fsencode(scanned.root)
     entries = []
-    for found in scanned.found:
-        content, size = found.target, found.size
-        if found.kind == "f":
-            content, size = _content(os.path.join(root, encode_name(found.path)), found, hashes)
+    for entry in scanned.found:
+        content, size = entry.target, entry.size
+        if entry.kind == "f":
+            content, size = _content(os.path.join(root, encode_name(entry.path)), entry, hashes)
             if not content:
                 continue
-            if found.path in hashes.with_keys and not (included is not None and included.excludes(found.path)):
-                scanned.credentials.append(found.path)
+            if entry.path in hashes.with_keys and not (included is not None and included.excludes(entry.path)):
+                scanned.credentials.append(entry.path)
                 continue
-        entries.append(ManifestEntry(found.path, found.kind, found.mode, size, content))
+        entries.append(ManifestEntry(entry.path, entry.kind, entry.mode, size, content))
     hashes.save()
     return Manifest.of(entries)
 
 
-def _content(path: bytes, found: ScannedEntry, hashes: Hashes) -> tuple[str, int]:
-    """Hash and size of a file; an empty hash if it was removed."""
+def _content(path: bytes, entry: ScannedEntry, hashes: Hashes) -> tuple[str, int]:
+    """Return hash and size of a file; an empty hash if it was removed. Raises a UserError if it changes each time it is
+    read."""
     for _ in range(_MAX_TRIES):
         try:
-            result = hashes.of(path, found)
+            result = hashes.of(path, entry)
         except FileNotFoundError:
             return "", 0
         except OSError as error:
             raise unreadable(error, path) from None
         if isinstance(result, str):
-            return result, found.size
-        found = result
-    what = f"{os.fsdecode(path)} changes while it is read"
-    raise UserError(what, fix="wait until it is complete, or leave it out: --exclude")
+            return result, entry.size
+        entry = result
+    problem = f"{os.fsdecode(path)} changes while it is read"
+    raise UserError(problem, fix="wait until it is complete, or leave it out: --exclude")

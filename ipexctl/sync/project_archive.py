@@ -1,4 +1,4 @@
-"""The files of a project that a sync would send, as one archive of sources."""
+"""Pack the files of a project that a sync would send, as one archive of sources."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def pack_project_files(root: Path, path: Path, *, largest: int | None = None) ->
         check_size(root, scanned)
     top = path.name.removesuffix(".tar.gz")
     with tarfile.open(path, "w:gz") as archive:
-        for found in scanned.found:
-            file = os.path.join(scanned.root, found.path)
+        for entry in scanned.found:
+            file = os.path.join(scanned.root, entry.path)
             if largest is None or os.lstat(file).st_size <= largest:
-                archive.add(file, f"{top}-0/{found.path}", recursive=False)
+                archive.add(file, f"{top}-0/{entry.path}", recursive=False)
     return path

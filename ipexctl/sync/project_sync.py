@@ -1,8 +1,8 @@
-"""Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
+"""Sync a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
 
-First every host is asked what it has. What it lacks follows in the same call if that is little; much goes to one host,
-and from there to the others (`FileTransfer`). A tree in use by a run is never changed; a sync makes a second tree. A
-`run` takes its lease in the same call, so that no sync comes between the upload and the start.
+First every host tells what it has. What it lacks follows in the same call if that is little; much goes to one host, and
+from there to the others (`FileTransfer`). A tree in use by a run is never changed; a sync makes a second tree. A `run`
+takes its lease in the same call, so that no sync comes between the upload and the start.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ class SyncPlan(NamedTuple):
 
     generation: int
     whole: tuple[Host, ...]
-    """Hosts that have it."""
+    """Hosts that have this generation."""
     leaders: tuple[Host, ...]
-    """One host of each home that lacks it."""
+    """One host of each home that lacks this generation."""
     followers: tuple[tuple[Host, Host], ...]
-    """The other hosts, each with the host whose home it shares: a leader, or one that has it."""
+    """The other hosts. Each has beside it the host whose home it shares: a leader, or a host that has the
+    generation."""
     ended: tuple[str, ...]
     """Runs that ended, by the record on any host."""
     users: tuple[str, ...] = ()
-    """Runs that use the generations before it."""
+    """Runs that use earlier generations."""
 
 
 def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> SyncPlan:
-    """Return which copy of the project to use, which hosts have it, and which get it from whom. Pure."""
+    """Return which copy of the project to use, which hosts have it, and which host gets it from whom."""
     present = [host for host in hosts if host.name in answers]
     generations = [generation for host in present for generation in answers[host.name].generations]
     ended = {run for generation in generations for run in generation.ended}
@@ -72,19 +73,21 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> 
 
 
 def _is_usable(generation: Generation | None, ended: set[str]) -> bool:
-    """True if it is absent or no run uses it. A run of the same files would read and write the paths of the other."""
+    """Return True if the copy does not exist yet or no run uses it. Two runs in one copy would read and write each
+    other's files."""
     return generation is None or not set(generation.held) - ended
 
 
 def _has(answer: TreesReply, number: int) -> bool:
-    """True if it is the first up-to-date generation that no run uses: the host gave the lease to that one."""
+    """Return True if this is the host's first up-to-date copy that no run uses, because the host gave the lease to that
+    one."""
     first = next((generation for generation in answer.generations if generation.whole and not generation.held), None)
     return first is not None and first.number == number
 
 
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host because going through one host costs a round trip."""
-_ROUNDS: Final = 4
+_MOST_ROUNDS: Final = 4
 """Times that a host may answer that files are missing: usually once, without a cached manifest."""
 
 
@@ -110,7 +113,7 @@ def query_project(
 
 
 class TreeQuery:
-    """Starts the agents before the project is read."""
+    """The call to every host, which starts the agents before the project is read."""
 
     def __init__(self, opened: OpenHosts, *, dry_run: bool = False) -> None:
         self._opened, self._dry_run = opened, dry_run
@@ -139,7 +142,7 @@ class ProjectSync:
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreesReply] = {}
         self._calls: dict[str, TreeCall] = {}
-        """Of hosts that may still be asked for something."""
+        """The calls to hosts that may still be asked for something."""
         self._sent: dict[str, int] = {}
         """Host → bytes from this machine."""
         self.plan: SyncPlan | None = None
@@ -186,6 +189,7 @@ class ProjectSync:
         return self.plan.generation
 
     def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None) -> None:
+        """Ask these hosts for their copies. Hosts that can't answer get their error as result."""
         query = query or TreeQuery(self.opened.only(hosts), dry_run=self.dry_run)
         for done in query.send(self.request, self.watch):
             if done.result is not None:
@@ -198,22 +202,26 @@ class ProjectSync:
         futures.wait([call.end() for host in hosts if (call := self._calls.pop(host.name, None)) is not None])
 
     def _end_whole(self, host: Host, reason: str = "") -> bool:
-        found = self.answers[host.name].generation(self._generation)
-        if found is None or not found.whole:
+        """Set the result of a host that has the whole project, and return True; False if the host lacks some of it.
+        `reason`: why the host counts as changed; empty if it had everything before."""
+        generation = self.answers[host.name].generation(self._generation)
+        if generation is None or not generation.whole:
             return False
         self.done[host.name] = SyncResult(
             host,
             "changed" if reason else "ok",
             reason,
             seconds=self._seconds,
-            path=found.path,
-            generation=found.number,
-            kept=found.kept,
-            blocked=found.blocked,
+            path=generation.path,
+            generation=generation.number,
+            kept=generation.kept,
+            blocked=generation.blocked,
         )
         return True
 
     def _upload(self, plan: SyncPlan) -> None:
+        """Bring the project to one host of each home. Then look whether the other hosts see it, and bring it to those
+        that do not."""
         self._to_leaders(plan.leaders)
         followers = []
         for host, leader in plan.followers:
@@ -231,7 +239,8 @@ class ProjectSync:
         self._to_leaders([host for host, reason in left if not self._end_whole(host, reason)])
 
     def _guess_missing(self, host: Host, number: int) -> set[str]:
-        """Contents that a host lacks, by cached manifests of its trees. It answers if more are missing."""
+        """Return the contents that a host lacks, by cached manifests of its trees; none if a manifest is not cached.
+        The host answers if it lacks more."""
         wanted = set(self.project.manifest.files)
         for generation in self.answers[host.name].generations:
             if not generation.digest:
@@ -245,6 +254,7 @@ class ProjectSync:
         return wanted - set(current.staged if current else ())
 
     def _to_leaders(self, hosts: Sequence[Host]) -> None:
+        """Bring the project to these hosts, and set their results."""
         needs = {host.name: self._guess_missing(host, self._generation) for host in hosts}
         transfer, ready = self._make_transfer(hosts, needs), list(hosts)
         if transfer is not None:
@@ -266,7 +276,7 @@ class ProjectSync:
                 self._fail(done.host, done.error)
 
     def _make_transfer(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> FileTransfer | None:
-        """For much content and several hosts: from host to host. Else None."""
+        """Return the transfer from host to host, for much content and several hosts; else None."""
         size = sum(self.project.manifest.files[sha256].size for sha256 in set[str]().union(*needs.values()))
         if self.dry_run or len(hosts) < 2 or size < DISTRIBUTE_SIZE:
             return None
@@ -287,8 +297,10 @@ class ProjectSync:
         contents: bytes | Sequence[ManifestEntry],
         parcels: Sequence[str] = (),
     ) -> TreeChanges:
+        """Let the host change its tree, and send what it still lacks, in a few rounds at most. Raises a HostError if a
+        run has begun to use the tree, or if contents are still missing."""
         began = time.monotonic()
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_ROUNDS):
             reply, count = self._calls[host.name].put(self.request, self._generation, contents, parcels)
             self._sent[host.name] += count
             if not reply.need:
@@ -304,13 +316,14 @@ class ProjectSync:
         return reply.changes
 
     def _contents(self, need: set[str]) -> bytes | Sequence[ManifestEntry]:
-        """Contents for `put_tree`; a small amount is read once for all hosts that lack the same files."""
+        """Return contents for the agent. A small amount is read once for all hosts that lack the same files."""
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
         if self.dry_run:
             return b""
         return entries if sum(entry.size for entry in entries) > DISTRIBUTE_SIZE else self._pack(need)
 
     def _pack(self, need: set[str]) -> bytes:
+        """Return the stream of these contents, made once for all hosts that lack the same."""
         key = frozenset(need)
         with self._packing:
             if key not in self._packed:
@@ -320,6 +333,7 @@ class ProjectSync:
             return self._packed[key]
 
     def _note_generation(self, plan: SyncPlan) -> None:
+        """Note that the project gets a new directory, because runs use the old one."""
         if plan.generation > 1 and plan.users:
             verb = "uses" if len(plan.users) == 1 else "use"
             text = Fix(
@@ -335,6 +349,7 @@ class ProjectSync:
         return time.monotonic() - self._began
 
     def _finish(self, host: Host, changes: TreeChanges) -> None:
+        """Set the result of a host whose tree was changed."""
         self.done[host.name] = SyncResult(
             host,
             "changed" if changes.changed else "ok",
@@ -355,6 +370,7 @@ class ProjectSync:
         self.done[host.name] = SyncResult.of_error(host, error, seconds=self._seconds)
 
     def _report(self) -> SyncReport:
+        """Return the report of all hosts that have a result. The path is in it only if all hosts have the same."""
         hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)
         paths = {host.path for host in hosts if host.path}
         return SyncReport(

@@ -1,7 +1,7 @@
-"""Scans a project on the control machine: paths and sizes. Reads no file.
+"""Scan a project on the control machine for paths and sizes, without reading a file.
 
-A scan stops at 60,000 paths, and `check_size` refuses 1 GB or 20,000 files without --allow-big and names the largest
-directories: who names a home or data set by mistake should learn it before an upload. Virtual environments are
+A scan stops at 60,000 paths. `check_size` refuses 1 GB or 20,000 files without --allow-big and names the largest
+directories: a user who names a home or data set by mistake should learn it before an upload. Virtual environments are
 recognised by content. Files that receive this call's output are left out.
 """
 
@@ -44,9 +44,9 @@ MAX_LISTED: Final = 150_000
 """Entries of one directory, which may all be ignored."""
 MAX_BYTES: Final = 1_000_000_000
 MAX_FILES: Final = 20_000
-_SHOWN: Final = 3
+_MOST_LARGE_ENTRIES: Final = 3
 _DOMINANT: Final = 0.8
-"""A directory is listed instead of its entries, unless one of them has this share of it."""
+"""A directory is listed as a whole, unless one of its entries has this share of it."""
 
 
 class ScannedEntry(NamedTuple):
@@ -77,19 +77,19 @@ class ScanResult:
     @property
     def files(self) -> int:
         """How many files and links, without directories."""
-        return sum(found.kind != "d" for found in self.found)
+        return sum(entry.kind != "d" for entry in self.found)
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(found.size for found in self.found if found.kind == "f")
+        return sum(entry.size for entry in self.found if entry.kind == "f")
 
 
 class _Directory(NamedTuple):
     prefix: str
     layers: tuple[Layer, ...]
     reason: Reason | None = None
-    """Why it is left out, if an `--include` names something in it."""
+    """Why the directory is left out; it is scanned all the same if an `--include` names something in it."""
 
 
 def scan_project(
@@ -122,13 +122,13 @@ def scan_project(
 
 
 def _output_files() -> frozenset[tuple[int, int]]:
-    """Device and inode of the files behind stdout and stderr: they grow while they are read."""
-    found = set()
+    """Return device and inode of the files behind stdout and stderr, which grow while they are read."""
+    outputs = set()
     for number in (1, 2):
         with contextlib.suppress(OSError):
             status = os.fstat(number)
-            found.add((status.st_dev, status.st_ino))
-    return frozenset(found)
+            outputs.add((status.st_dev, status.st_ino))
+    return frozenset(outputs)
 
 
 def _scan_directory(
@@ -140,6 +140,7 @@ def _scan_directory(
     *,
     is_limited: bool,
 ) -> list[_Directory]:
+    """Add the entries of a directory to the result, and return the directories in it that are scanned next."""
     prefix, layers = directory.prefix, directory.layers
     full = os.path.join(base, encode_name(prefix)) if prefix else base
     try:
@@ -179,6 +180,7 @@ def _scan_directory(
 
 
 def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.stat_result) -> None:
+    """Add one entry to the result: a directory, a file or a symlink; the path of anything else is noted as skipped."""
     identity = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISDIR(status.st_mode):
@@ -212,7 +214,8 @@ class LargeEntry(NamedTuple):
 
 
 def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tuple[LargeEntry, ...]:
-    """Return the entries with the most bytes, or files, each as deep as nearly all of it lies in one place."""
+    """Return the entries with the most bytes, or files. Each is as deep as nearly all of its content lies in one
+    directory."""
     sizes, counts = Counter[str](), Counter[str]()
     for path, size in files:
         while path:
@@ -231,18 +234,19 @@ def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tup
             entries = below(path)
         return LargeEntry(path, sizes[path], counts[path], is_directory=bool(entries))
 
-    return tuple(map(dominant, below("")[:_SHOWN]))
+    return tuple(map(dominant, below("")[:_MOST_LARGE_ENTRIES]))
 
 
 def check_size(root: Path, scanned: ScanResult, named: Iterable[str] = ()) -> None:
-    """`named`: paths that the call needs, which are not what to leave out."""
+    """Refuse a project that is too large, and name its largest entries. `named`: paths that the call needs, so they are
+    not proposed to be left out."""
     if scanned.complete and scanned.size <= MAX_BYTES and scanned.files <= MAX_FILES:
         return
     by_count = scanned.size <= MAX_BYTES
-    largest = heaviest(((found.path, found.size) for found in scanned.found if found.kind != "d"), by_count=by_count)
+    largest = heaviest(((entry.path, entry.size) for entry in scanned.found if entry.kind != "d"), by_count=by_count)
     least = "" if scanned.complete else "at least "
     first = pattern_for(largest[0].path) + "/" * largest[0].is_directory if largest else "/data/"
-    is_named = any(f"/{each.path}/" in f"/{word}/" for each in largest[:1] for word in named)
+    is_named = any(f"/{entry.path}/" in f"/{word}/" for entry in largest[:1] for word in named)
     leave_out = "" if is_named else f"leave data out: --exclude '{first}', or that line in {root}/.ipexctlignore; "
     raise UserError(
         f"{root} is {least}{readable(scanned.size)} in {scanned.files:,} files, more than a project may have; largest: "

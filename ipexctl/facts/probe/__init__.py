@@ -1,5 +1,5 @@
-"""The probe: one script in POSIX sh and awk, and its answers by key. It needs no Python, no root and no program but the
-shell. A value that can't be parsed is missing, never an error.
+"""Build the probe, one script in POSIX sh and awk, and read its answers by key. It needs no Python, no root and no
+program but the shell. A value that can't be parsed is missing, never an error.
 
 It is also the fastest way: on a quiet host it takes 17 ms of processor time. A Python program that reads only
 processors, memory, limits and interfaces took 26 ms, 22 of them before it had opened a file.
@@ -28,7 +28,8 @@ _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.s
 _LOCK: Final = "ipexctl-host-lock"
 _IN_SPITE: Final = "ipexctl-host-pass"
 _WAIT: Final = "ipexctl-host-wait"
-"""runs.sh finds the processes that hold a host, start there in spite of its lock, or wait for it, by these names."""
+"""The names of three programs, by which runs.sh finds them: one holds a host, one starts a run in spite of the lock,
+one waits for the host."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
@@ -43,7 +44,8 @@ def probe_script() -> str:
 
 
 def _each_mpirun() -> str:
-    """What `places.sh` calls with the directories that come first."""
+    """Return the sh function that `places.sh` calls to visit every mpirun. Its arguments are the directories that come
+    first."""
     programs = " ".join(dict.fromkeys(("mpirun", *(mpi.program for mpi in MPIS))))
     places = " ".join(mpi.places for mpi in MPIS)
     return f"each_mpirun() {{\n    each_program one_mpirun 6 '{programs}' \"$@\" {places}\n}}\n"
@@ -54,21 +56,23 @@ def _awk(*names: str) -> str:
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
-    """`home` is the `--home` directory, or None for the default. Addresses need no lookup. Invalid host names are left
-    out, because the script passes names to getent unquoted.
-    """
+    """Return the command that probes a host. `home` is the `--home` directory, or None for the default. Peers that are
+    addresses are left out, because they need no lookup; so are invalid host names, because the script passes names to
+    getent unquoted."""
     names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
     return Command(script=f"set -- {shlex.join([home or '', names])}\n{probe_script()}", label="the probe")
 
 
 def environment_command(home: str | None, name: str, check: str) -> Command:
-    """Print one environment and the machine's identity. `check`: source code for the environment's own Python."""
+    """Return the command that prints one environment and the machine's identity. `check`: source code for the
+    environment's own Python."""
     files = [_HERE / file for file in ("frame.sh", "interfaces.sh", "environment.sh")]
     return Command.scripts(WALK, *files, arguments=[home or "", "", name, check], label="the check")
 
 
 def live_runs_command(*, with_programs: bool = False) -> Command:
-    """`with_programs` adds the runs' scripts and the programs that use cores; that takes half a second longer."""
+    """Return the command that prints the runs alive on a host. `with_programs` adds the runs' scripts and the programs
+    that use cores; that takes half a second longer."""
     script = _awk("locks", "runs", "processes") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
     script += _awk("busy") + shell_text(_HERE / "busy.sh") if with_programs else ""
     call = "live_runs scripts && busy_programs" if with_programs else "live_runs"
@@ -80,10 +84,9 @@ def live_runs_command(*, with_programs: bool = False) -> Command:
 
 
 def lock_command(run: str, *, passes: bool = False) -> Command:
-    """Print `held` and hold the host's lock until stdin ends; exit code 1 if it is taken. The lock is flock(2) on
-    /proc: every account can take it, it is never on a file server, and it ends with its process. `passes`: without the
-    lock, which a process that starts no run holds.
-    """
+    """Return the command that prints `held` and holds the host's lock until stdin ends; its exit code is 1 if the lock
+    is taken. The lock is flock(2) on /proc: every account can take it, it is never on a file server, and it ends with
+    its process. `passes`: do without the lock, which a process that starts no run holds."""
     shell = [
         "/bin/sh",
         "-c",
@@ -97,10 +100,10 @@ def lock_command(run: str, *, passes: bool = False) -> Command:
 
 
 def wait_command(run: str, seconds: float) -> Command:
-    """Print `entered` while no other call enters the host's queue; after a line on stdin, which describes the call,
-    print `placed` and keep that place until stdin ends."""
-    words = [run, f"{math.ceil(seconds)}", "/proc/sys", _WAIT]
-    return Command.scripts(_HERE / "host_wait.sh", arguments=words, label="the queue")
+    """Return the command that prints `entered` while no other call enters the host's queue. After a line on stdin,
+    which describes the call, it prints `placed` and keeps the call's position until stdin ends."""
+    arguments = [run, f"{math.ceil(seconds)}", "/proc/sys", _WAIT]
+    return Command.scripts(_HERE / "host_wait.sh", arguments=arguments, label="the queue")
 
 
 def _is_address(name: str) -> bool:
@@ -132,7 +135,7 @@ class Answers:
         return (self.first(key) or "").split()
 
     def named(self, key: str) -> dict[str, str]:
-        """Values of the form `NAME: REST`, by name; the first value of a name counts."""
+        """Return name → the rest of values of the form `NAME: REST`. The first value of a name counts."""
         result: dict[str, str] = {}
         for line in self.all(key):
             name, colon, value = line.partition(":")
@@ -145,7 +148,8 @@ class Answers:
 
 
 def read_answers(text: str) -> Answers:
-    """Drop a block that has no end, because half a block would be a wrong value."""
+    """Return the probe's answers by key. A block that has no end is dropped, because half a block would be a wrong
+    value."""
     result: defaultdict[str, list[str]] = defaultdict(list)
     block: str | None = None
     block_lines: list[str] = []
@@ -164,7 +168,8 @@ def read_answers(text: str) -> Answers:
 
 
 def number(text: str | None) -> int | None:
-    """Parse at most 19 digits, because no kernel prints more."""
+    """Return the integer of a text; None for anything else. At most 19 digits are parsed, because no kernel prints
+    more."""
     text = (text or "").strip()
     return int(text) if _NUMBER.fullmatch(text) else None
 

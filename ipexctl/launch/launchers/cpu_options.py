@@ -117,7 +117,7 @@ def _text_of(path: str) -> str:
 
 
 def is_on(options: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """True unless the option's value is a word for false; `default` if the option is not set.
+    """Return True unless the option's value is a word for false; `default` if the option is not set.
 
     A bare `--flag` counts as on.
     """

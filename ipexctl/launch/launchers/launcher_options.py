@@ -1,9 +1,9 @@
-"""The table of launchers and of tools that start ranks: names, options that ipexctl translates, and what runs in each
-rank.
+"""List the launchers and the tools that start ranks: their names, the options that ipexctl translates, and what runs in
+each rank.
 
-Data only. Names of options have no leading dashes, and `_` for `-`. The target of an option is the field name of
-ipexctl's option, or a word that `line_options.py` knows (`variable`, `ignored` …). An option that is not listed is
-refused, because it is not known whether the next word is its value.
+Names of options have no leading dashes, and `_` for `-`. The target of an option is the field name of ipexctl's option,
+or a word that `line_options.py` knows (`variable`, `ignored` …). An option that is not listed is refused, because it is
+not known whether the next word is its value.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class LauncherRow:
     runs_itself: bool = False
     """True if each rank runs the launcher itself, without the options that start ranks."""
     of_fabric: bool = False
-    """True if it sets the variables by which Lightning's Fabric knows how it was started."""
+    """True if the launcher sets the variables by which Lightning's Fabric knows how it was started."""
     of_accelerate: bool = False
-    """True if it reads accelerate's config file. It may follow mpirun, and then starts no further ranks."""
+    """True if the launcher reads accelerate's config file. It may stand behind mpirun, and then starts no further
+    ranks."""
     local_rank: str = ""
     """The option with which each rank gets its local rank, unless the line says otherwise; empty if ranks read a
     variable.
@@ -85,7 +86,7 @@ class LauncherRow:
     only_one_rank: str = ""
     """Why several ranks would train several models; empty if they would not."""
     starts_copies: bool = False
-    """True if it starts independent copies, unless an option makes it distributed."""
+    """True if the launcher starts independent copies, unless an option makes it distributed."""
     advice: str = ""
     """What to type instead of a launcher that ipexctl cannot translate; empty for all others."""
     environment: str = ""

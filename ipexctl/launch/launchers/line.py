@@ -1,4 +1,5 @@
-"""Find the launcher in the words of a command, also behind another program such as `numactl`. Pure.
+"""Find the launcher in the words of a command, also behind another program such as `numactl`. Nothing here reads a file
+or contacts a host.
 
 A launcher is recognised by its first words (`accelerate launch`, `-m torch.distributed.run`), with or without a path.
 """
@@ -102,9 +103,9 @@ def prefix_length(words: Sequence[str]) -> int:
     return 0
 
 
-def refused_word(words: Sequence[str], at: int, what: str, fix: str) -> CommandLineError:
-    """Return an error that points at the word `words[at]`, for the caller to raise. `what`: what is wrong with it."""
-    return CommandLineError(what, text=shlex.join(words), column=len(shlex.join([*words[:at], ""])) - 1, fix=fix)
+def refused_word(words: Sequence[str], at: int, problem: str, fix: str) -> CommandLineError:
+    """Return an error that points at the word `words[at]`, for the caller to raise. `problem`: what is wrong."""
+    return CommandLineError(problem, text=shlex.join(words), column=len(shlex.join([*words[:at], ""])) - 1, fix=fix)
 
 
 def launcher_inside(words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Read the options of a pasted launcher line from left to right. Pure.
+"""Read the options of a pasted launcher line from left to right. Nothing here reads a file or contacts a host.
 
 If an option comes twice, its first value counts, because the outer launcher starts the ranks. Nothing is guessed: an
 option or value that ipexctl does not know is refused.
@@ -49,11 +49,11 @@ class LineVariable(NamedTuple):
     """A variable before the command that torchrun or a tool would read for its ranks, such as `NNODES` or `RANK`."""
 
     text: str
-    """As typed: `NNODES=2`."""
+    """The variable as typed: `NNODES=2`."""
     target: str
-    """Field name of the option that it sets; empty if the variable is left out."""
+    """Field name of the option that the variable sets; empty if the variable is left out."""
     reason: str = ""
-    """Why the variable is left out; empty if it is not."""
+    """Why the variable is left out; empty if it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ def read_line(
     if variables and command[:1] == ("--",):
         command, is_behind_dashes = command[1:], True
     if variables and (not command or command[0].startswith("-")):
-        what, fix = "no command follows the variables", "name the command after them"
+        problem, fix = "no command follows the variables", "name the command after them"
         if command:
-            what, fix = f"{command[0]} follows the variables", "options of ipexctl stand before the variables"
-        raise refused_word(words, min(len(words) - len(command), len(words) - 1), what, fix)
+            problem, fix = f"{command[0]} follows the variables", "options of ipexctl stand before the variables"
+        raise refused_word(words, min(len(words) - len(command), len(words) - 1), problem, fix)
     launcher_words = own_line(command)
     in_front = shlex.join(command[: prefix_length(command)]) if launcher_words is not None else ""
     line = _Reader(launcher_words or command, environ, variables).read(is_behind_dashes=is_behind_dashes, binds=binds)
@@ -200,8 +200,8 @@ class _Reader:
         if row.module_of_files and rest and rest[0].endswith((".yaml", ".yml", ".json")):
             return Program("module", (row.module_of_files, row.name.split()[-1], *rest))
         if row.module or is_module:
-            words = row.name.split()[1:] if row.module == row.name.split()[0] else ()
-            return Program("module", (*filter(None, (row.module,)), *words, *rest, *row.arguments))
+            subcommand = row.name.split()[1:] if row.module == row.name.split()[0] else ()
+            return Program("module", (*filter(None, (row.module,)), *subcommand, *rest, *row.arguments))
         return Program("script", rest)
 
     def _check(self, row: LauncherRow, behind: int, at: int) -> None:
@@ -347,7 +347,7 @@ class _Reader:
             self._variable(name, value, option)
         elif name in self._environ:
             self._set(f"${name}", Export(name, option, None), option)
-        else:  # Open MPI, too, warns and goes on
+        else:  # Open MPI also warns and goes on
             self._typed["unset"].append(source)
 
     def _variable(self, name: str, value: str, source: str) -> None:
@@ -381,8 +381,8 @@ class _Reader:
         """
         if not {"nodes", "ppn", "distributed"} & self._targets.keys():
             if "omp" in self._targets and "n" not in self._targets:
-                what = f"{launcher}, without --ninstances, does not say how many copies start"
-                raise self._wrong(self._targets["omp"], what, "--ninstances N with it")
+                problem = f"{launcher}, without --ninstances, does not say how many copies start"
+                raise self._wrong(self._targets["omp"], problem, "--ninstances N with it")
             self._set("backend", "none", f"{launcher}, without --nnodes")
             self._set("n", 1, launcher)
 
@@ -408,5 +408,5 @@ class _Reader:
             raise self._wrong(self._words.index(":", end), "the line starts several programs (MPMD)", fix)
         return self._take_out(row, end) if row.has_options_anywhere else self._words[end:]
 
-    def _wrong(self, at: int, what: str, fix: str) -> CommandLineError:
-        return refused_word(self._words, at, what, fix)
+    def _wrong(self, at: int, problem: str, fix: str) -> CommandLineError:
+        return refused_word(self._words, at, problem, fix)

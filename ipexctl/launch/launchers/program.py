@@ -1,5 +1,5 @@
 """Find the program of a command: what each rank runs, whether the user types it, pastes it, or puts it behind `--`.
-Pure.
+Nothing here reads a file or contacts a host.
 
 `python -u train.py`, `numactl -C 0-3 train.py` and `train.py` are one program here, so checks and printed commands need
 not know how it was typed.
@@ -33,7 +33,7 @@ class Program(NamedTuple):
     argv: tuple[str, ...]
     """The script, module or command, with its arguments."""
     flags: tuple[str, ...] = ()
-    """Flags of Python, such as `-O`, without those that change nothing in a rank."""
+    """Flags of Python, such as `-O`. Flags that change nothing in a rank are left out."""
     python: str | None = None
     """Absolute path of Python if the command line has one; else None."""
     in_front: tuple[str, ...] = ()

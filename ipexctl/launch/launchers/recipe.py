@@ -1,5 +1,5 @@
 """Read the recipe of a Makefile as shell text, to find the launcher line that a user can paste in place of `make
-TARGET`. Pure.
+TARGET`. Nothing here reads a file or contacts a host.
 
 `make` itself is never run, and only plain variables and recipes are read: a Makefile can compute anything.
 """

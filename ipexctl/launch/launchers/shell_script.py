@@ -1,4 +1,5 @@
-"""Read a shell script as text, and find the line in it that starts ranks. Pure; nothing of the script is executed.
+"""Read a shell script as text, and find the line in it that starts ranks. Nothing of the script is executed, and no
+file is read here.
 
 The text is a file, or the words behind `sh -c`. A launcher must never start inside a rank, so a script that starts a
 launcher and more is refused, with the line to paste in place of the script.
@@ -40,7 +41,7 @@ _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b"
 _HERE_DOCUMENT: Final = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
 """The start of a here-document, such as a script's usage text. Here-documents are not searched for launchers."""
 _STATEMENT: Final = re.compile(r"(?:[^\n\\'\"(]|\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\"|(?<=[\w]=)\([^()]*\)|\()+")
-"""A line, with those that a backslash, a quotation or an array joins to it."""
+"""One line, together with the lines that a backslash, a quotation or an array joins to it."""
 _ASSIGNED: Final = re.compile(
     r"\s*(?:(?P<export>export|readonly|local|declare)\s+)?(?P<name>[A-Za-z_]\w*)="
     r"(?:\((?P<array>[^()]*)\)|'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<word>(?:\$\{[^{}\n]*\}|[^\s;&|()<>'\"])*))\s*(?:;\s*)?(?:#.*)?"
@@ -57,7 +58,7 @@ _BACKGROUND: Final = re.compile(r"(?<![&<>])&(?![&>])")
 OWN_BACKGROUND: Final = "its &, because the run waits for the ranks"
 _OPERATOR: Final = re.compile(r"[;&|()<>]+")
 _OWN_PATH: Final = r"(?:\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?)"
-"""The path of the script itself, as a script writes it."""
+"""The path of the script itself, as scripts write it."""
 _OWN_DIRECTORY: Final = re.compile(
     rf"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$\((?:realpath|readlink\s+-f)\s+"?{_OWN_PATH}"?\)|{_OWN_PATH})"?\s*\)"""
     rf"""|`\s*dirname\s+"?{_OWN_PATH}"?\s*`|\$\{{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}}"""
@@ -174,8 +175,8 @@ def read_file(
         run = run._replace(start=f"cd {shlex.quote(line.directory)} && {run.start}")
     fix = Fix("{unknown}paste its line: `{run} {*argv}`", unknown=unknown, run=run, argv=[ShellWords(line)])
     if line.is_computed:
-        place = f"line {line.number} of {path}"
-        fix = Fix("replace what a shell computes in {place}, and paste the line behind {run}", place=place, run=run)
+        where = f"line {line.number} of {path}"
+        fix = Fix("replace what a shell computes in {place}, and paste the line behind {run}", place=where, run=run)
     raise UserError(f"{path} starts {line.launcher} (line {line.number}), which would start in each rank", fix=fix)
 
 
@@ -286,7 +287,7 @@ class _Script:
         """Each line that starts Python."""
         self.left_out: list[str] = []
         self.other = 0
-        """As in `LineOfScript`."""
+        """As `LineOfScript.other`, for the line in `found`."""
 
     def read_statement(self, number: int, statement: str) -> None:
         """Take over an assignment, or look for a launcher in the commands of the statement."""

@@ -1,7 +1,8 @@
-"""Merge a pasted launcher line into ipexctl's options. Reads accelerate's config file and the shell script of the line.
+"""Merge a pasted launcher line into ipexctl's options. Accelerate's config file and the shell script of the line are
+read.
 
 An option of ipexctl overrides the pasted line, and the line overrides a file of defaults. Of two launchers the outer
-one wins. The notes say what was taken over and what was left out, because a user who pastes a line cannot see it
+one counts. The notes say what was taken over and what was left out, because a user who pastes a line cannot see it
 otherwise.
 """
 
@@ -190,8 +191,8 @@ def _only_one_rank(line: PastedLine) -> str:
 
 def argv_of(row: LauncherRow) -> tuple[str, ...]:
     """Return the module that a tool's ranks run, followed by the tool's subcommand if the module reads it."""
-    tool, *words = row.name.split()
-    return (row.module, *(words if row.module == tool else ()))
+    tool, *subcommand = row.name.split()
+    return (row.module, *(subcommand if row.module == tool else ()))
 
 
 def _note_on_script(words: Sequence[str], line: LineOfScript, inner: str) -> str:
@@ -335,7 +336,7 @@ def _note(line: PastedLine, line_values: Mapping[str, TakenValue], words: Sequen
         start = f"every rank runs {program.argv[0]}, as {line.tool.name} starts no ranks of its own here"
     elif program.argv[:2] == tuple(names[-1].split()):
         start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
-    parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
+    parts_shown = [f"{heading}: {', '.join(entries)}" for heading, entries in parts.items() if entries]
     in_background = (is_shell(words[0]) or len(words) == 1) and any(map(starts_in_background, words))
     without = f"without {OWN_BACKGROUND}" if in_background else ""
     return "; ".join(filter(None, (in_front, start, *parts_shown, without, line.environment)))
