@@ -253,6 +253,10 @@ def _as_run_fix(fix: str, spec: RunSpec) -> str:
         if command.verb != "install" or any(option not in given for option, _ in pairs):
             return command
         added = [(option, value) for option, value in pairs if value not in given[option]]
+        if {*map(project_of, asked.packages)}.intersection(
+            project_of(value) for option, value in added if option == "--with"
+        ):
+            return command  # `run` would keep its own line of that package beside this one
         if not any(option == "--with" for option, _ in added):  # `run` takes the project's files by itself
             added = [pair for pair in added if pair[0] != "-r"]
         return ipexctl_command("run", "--install", *chain.from_iterable(added), argv=asked.program)

@@ -6,7 +6,6 @@ answer, the call fails, because others may have different packages under the sam
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ from ipexctl.hub.hugging_face import LEAST_USEFUL
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import BACKEND_STEP
 from ipexctl.node.common.files import sha256_of
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import EnvRecord, ListReply, PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
@@ -76,6 +75,7 @@ from ipexctl.stack.lock.wheel_lock import (
     find_bound_wheels,
     find_named_wheels,
     make_lock,
+    read_refusal,
     sized,
     uv_for_node,
     uv_here,
@@ -287,6 +287,20 @@ def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
     """Return what the indexes have of these projects, asked from the control machine."""
     return _Locking(context, projects).query_here()
+
+
+def _first_lock(
+    make: Callable[..., Lock], held: Sequence[str], choices: Iterable[tuple[str, ...]]
+) -> tuple[Lock | None, tuple[str, ...], HostError | UserError | None]:
+    """Return the lock with the first constraints of `choices` that allow one, and these constraints. Returns None and
+    the last refusal if none does."""
+    failure: HostError | UserError | None = None
+    for more in choices:
+        try:
+            return make(constraints=(*held, *more)), more, None
+        except (HostError, UserError) as error:
+            failure = error
+    return None, (), failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -600,16 +614,14 @@ class _Locking:
         make = partial(attempt, builds=request.builds)
         if request.dry_run:
             make = partial(attempt, stubs=dict.fromkeys(request.builds, "0"))
-        held, limits, lock = request.env.constraints, list[str](), None
+        held, limits = request.env.constraints, list[str]()
         kept = context.extended.packages.items() if context.extended is not None else ()
         pins = tuple(f"{name}=={version}" for name, version in kept if name not in request.builds)
         floors = floors_of(request.env.packages, dict(kept))
         # What the environment has keeps its version if possible, and what was built stays.
-        for more in (each for each in dict.fromkeys(((*pins, *floors), pins, ())) if each or context.built):
-            if lock is None:
-                with contextlib.suppress(HostError, UserError):
-                    lock = make(constraints=(*held, *more), kept=context.built)
-                    held = (*held, *more[len(pins) :])
+        choices = [each for each in dict.fromkeys(((*pins, *floors), pins, ())) if each or context.built]
+        lock, more, failure = _first_lock(partial(make, kept=context.built), held, choices)
+        held = (*held, *more[len(pins) :])
         if lock is not None:
             attempt, make = partial(attempt, kept=context.built), partial(make, kept=context.built)
 
@@ -617,9 +629,10 @@ class _Locking:
             limits.extend(self._without_prereleases(plan, lock, index_answer, maker, left_out=named))
             return bool(limits)
 
-        def try_lock(*more: str, stubs: Collection[str] = ()) -> Lock:
+        def try_lock(*more: str, stubs: Collection[str] = (), packages: Sequence[str] = request.env.packages) -> Lock:
             pinned = dict(line.split("==") for line in more if "==" in line)
-            return attempt(constraints=(*held, *limits, *more), stubs={name: pinned.get(name, "0") for name in stubs})
+            stand_ins = {name: pinned.get(name, "0") for name in stubs}
+            return attempt(packages=packages, constraints=(*held, *limits, *more), stubs=stand_ins)
 
         try:
             lock = lock or make(constraints=held)
@@ -630,6 +643,7 @@ class _Locking:
             raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
         except UserError as error:
             if lock is None:
+                error.fix = error.fix or self._find_versions(error.message, try_lock, limit, index_answer)
                 raise
             early = [f"{name}=={lock.packages[name]}" for name in (limit.partition("<")[0] for limit in limits)]
             line = install_line(typed, packages=early)
@@ -760,22 +774,61 @@ class _Locking:
         maker: LockMaker,
     ) -> HostError | UserError:
         """Names all packages that must be built."""
+        if isinstance(error, UserError):
+            error.fix = error.fix or self._find_versions(str(error), try_lock, limit, index_answer)
         if not isinstance(error, LacksWheel):
             return error
         builds = self.context.request.builds
         names = needed_builds(error, builds, try_lock)
         if not names:
-            fix = "require other versions: with a build of it, there is no solution either"
-            return UserError(error.reason, fix=fix)
+            return UserError(error.reason, fix=self._find_versions(error.reason, try_lock, limit, index_answer))
         if closed := self._without_source(names, index_answer, maker):
-            fix = f"require another version, or another --python: no index has the source of {join_words(closed)}"
-            return UserError(error.reason, fix=fix)
+            no_source = f"no index has the source of {join_words(closed)}"
+            return UserError(
+                error.reason,
+                fix=join_fixes((no_source, self._find_versions(error.reason, try_lock, limit, index_answer))),
+            )
         if limit(try_lock(stubs={*builds, *names})):
             names = needed_builds(error, builds, try_lock) or names
         reason = error.reason
         if len(names) > 1:  # uv's own lines are about the first
             reason = reason.partition(":\n")[0].replace(f"{error.package} has", f"{join_words(names)} have", 1)
         return HostError(reason, build_fix(self.context.typed, names, maker.name))
+
+    def _find_versions(
+        self,
+        reason: str,
+        try_lock: Callable[..., Lock],
+        limit: Callable[[Lock], bool],
+        index_answer: IndexAnswer,
+    ) -> str:
+        """Return the fix that names installable versions of the packages that uv's messages in `reason` mention. It
+        says so if there are none."""
+        request, typed, names = self.context.request, self.context.typed, read_refusal(reason).names
+        lines = {line: Requirement(line) for line in request.env.packages}
+        bound = {line: required for line, required in lines.items() if canonicalize_name(required.name) in names}
+        bare = [line.replace(str(lines[line].specifier), "") if line in bound else line for line in lines]
+        mentioned = join_words(list(dict.fromkeys(required.name for required in bound.values())))
+        try:
+            lock = try_lock(packages=bare, stubs=request.builds)
+            lock = try_lock(packages=bare, stubs=request.builds) if limit(lock) else lock
+            if problem := built_for_another_torch(lock, index_answer, {}):
+                return problem[1]
+        except (HostError, UserError):
+            return f"no version of {mentioned} in reach can be installed with the others: leave out {mentioned}"
+        versions = {line: lock.packages.get(canonicalize_name(required.name), "") for line, required in bound.items()}
+        new = {
+            line: f"{required.name}=={versions[line]}"
+            for line, required in bound.items()
+            if versions[line] and not required.specifier.contains(versions[line], prereleases=True)
+        }
+        if listed := [
+            f"{new[line]} in place of {line} in {request.origins[line]}" for line in new if line in request.origins
+        ]:
+            return f"write {join_words(listed)}: these versions can be installed"
+        packages = tuple(dict.fromkeys(new.get(line, line) for line in typed.env.packages))
+        line = install_line(replace(typed, env=replace(typed.env, packages=packages)))
+        return Fix("these versions can be installed: {line}", line=line)
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
         """Return the packages that --build could not build either, because no allowed version has a source archive.

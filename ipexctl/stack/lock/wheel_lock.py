@@ -46,7 +46,7 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, lock_sources, silent_index
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
 from ipexctl.stack.resolve.model import Sources, StackPlan
-from ipexctl.text import readable, tilde_path
+from ipexctl.text import join_words, readable, tilde_path
 
 UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""
@@ -541,9 +541,9 @@ class LacksWheel(LacksPackage):
 
 class LacksVersion(UserError):
     """No index has a version of a package outside the stack that the call allows. `why`: for the note of a list's line
-    that is left out for it."""
+    that is left out for it. The fix is empty until `stack_locking.py` has looked for versions that work."""
 
-    def __init__(self, package: str, reason: str, fix: str, why: str = "") -> None:
+    def __init__(self, package: str, reason: str, fix: str = "", why: str = "") -> None:
         super().__init__(reason, fix=fix)
         self.package, self.reason, self.why = package, reason, why or f"no index has that version of {package}"
 
@@ -559,10 +559,11 @@ def refuse_ended_packages(wanted: Iterable[str], torch: str) -> None:
 
 
 class Conflict(UserError):
-    """Packages outside the stack whose versions exclude each other or the stack's."""
+    """Packages outside the stack whose versions exclude each other or the stack's. The fix is empty, as in
+    LacksVersion."""
 
-    def __init__(self, packages: frozenset[str], reason: str, fix: str) -> None:
-        super().__init__(reason, fix=fix)
+    def __init__(self, packages: frozenset[str], reason: str) -> None:
+        super().__init__(reason)
         self.packages = packages
 
 
@@ -729,13 +730,9 @@ def explain_refusal(
     if said.without_wheel and said.without_wheel not in of_stack:
         reason = f"{said.without_wheel} has no wheel for {wanted}, needed for {who}{quote}"
         return LacksWheel(said.without_wheel, reason)
-    fix = Fix(
-        "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"
-    )
     if said.without_wheel and user_lines:
-        return UserError(
-            f"{who} can't be installed with {plan.row.name}: there is no wheel for {wanted}{quote}", fix=fix
-        )
+        reason = f"{who} can't be installed with {plan.row.name}: there is no wheel for {wanted}{quote}"
+        return UserError(reason)
     silent = silent_index(index_answer.availability)
     if silent is not None and said.is_unsolvable and not said.is_conflict:
         how = "did not answer" if silent.has_replied else "can't be reached from"
@@ -752,9 +749,12 @@ def explain_refusal(
             said.absent, f"no index {'that answered ' * bool(failures)}has the package of {who}", advice
         )
     if user_lines and said.absent and said.absent not in of_stack:
-        return LacksVersion(said.absent, f"{who} can't be installed with {plan.row.name}{quote}", fix)
+        return LacksVersion(said.absent, f"{who} can't be installed with {plan.row.name}{quote}")
     if user_lines and (said.is_conflict or said.absent):
-        return Conflict(frozenset(named.values()), f"{who} can't be installed with {plan.row.name}{quote}", fix)
+        return Conflict(frozenset(named.values()), f"{who} can't be installed with {plan.row.name}{quote}")
+    fix = Fix("choose another stack: `ipexctl versions`")
+    if user_lines:
+        fix = Fix(f"install on {machine} what the build lacks, or leave out {join_words([*named.values()])}")
     return HostError(f"uv on {machine} failed to lock {who}{quote}", fix)
 
 

@@ -187,6 +187,7 @@ def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run
         ("install --require-oneccl --with x", {}, "install --require-oneccl --with x"),
         ("install --with x --index-url u", {}, "install --with x --index-url u"),
         ("install --with x --build a", {"packages": ("x",)}, "run --install --build a train.py"),
+        ("install --with x==2", {"packages": ("x==9",)}, "install --with x==2"),
     ],
 )
 def test_a_line_of_the_install_is_one_of_the_run_if_the_run_has_its_options(
