@@ -269,7 +269,8 @@ def _downgrading_install(spec: RunSpec) -> FixCommand:
     script, asked = spec.project.script, spec.asked
     own = requirement_options(script) if script is not None and takes_own_requirements(asked) else []
     given = (*each_with("-r", asked.requirements), *each_with("--with", asked.packages))
-    return ipexctl_command("install", *own, *given, *each_with("--build", asked.builds), "--downgrade")
+    stack = (*each_with("--torch", filter(None, (asked.torch,))), *each_with("--stack", filter(None, (asked.stack,))))
+    return ipexctl_command("install", *stack, *own, *given, *each_with("--build", asked.builds), "--downgrade")
 
 
 def _failure_of_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:

@@ -174,6 +174,8 @@ def test_without_an_environment_each_printed_line_of_the_run_installs_it() -> No
 def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run() -> None:
     fix = _as_run_fix(Fix("keep: `--env default-2`; change: `--downgrade`"), spec_of(requirements=("r.txt",)))
     assert fix == "keep: ipexctl run --install --env default-2 train.py; change: ipexctl install -r r.txt --downgrade"
+    fix = _as_run_fix(Fix("`--downgrade`"), spec_of(packages=("torchtext",), torch="2.3"))
+    assert fix == "ipexctl install --torch 2.3 --with torchtext --downgrade"
 
 
 @pytest.mark.parametrize(
