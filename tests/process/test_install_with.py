@@ -315,6 +315,10 @@ def test_named_package_is_built_once_and_installed_by_its_hash(deep: tuple[Machi
     refused = machine.ask("install", *words[:-1], "newer", "--dry-run")["refused"]
     assert missing(refused["reason"], "deep newer") == []
     assert "deep (from --with)" not in refused["reason"]
+    write_sdist(machine.wheels, "lost", "1.0", before="import nowhere")
+    refused = machine.ask("install", *words[:-1], "lost", "--build", "lost")["refused"]
+    assert missing(refused["reason"], "nowhere") == []
+    assert "deep has no wheel" not in refused["reason"]
 
 
 def test_a_line_with_versions_that_can_be_installed_works_as_it_is_printed(

@@ -640,6 +640,9 @@ class _Locking:
         except (LacksPackage, LacksVersion, Conflict) as error:
             if self._leave_out(error, plan):
                 return self._make(plan, index_answer, maker, bound)
+            built = [package.wheel.name for package in context.built]
+            if type(failure) is HostError and isinstance(error, LacksWheel) and error.package in built:
+                raise failure from None  # a build of this call failed, not what was built before
             raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
         except UserError as error:
             if lock is None:
