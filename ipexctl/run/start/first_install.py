@@ -36,6 +36,7 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.modules import Import, is_anywhere
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
+from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import ignore_event
 from ipexctl.run.start.connection_checks import check_connectivity
@@ -104,7 +105,7 @@ def install_first(
         failure = _with_builds(start, error.failure, probed)
         return failure if lacking is None else replace(failure, fix=_with_install_option(failure.fix))
 
-    if lacking is not None or dry_run:
+    if lacking is not None or dry_run or _may_lack_packages(spec, wanted):
         looked_up = _look_up_install(start, watcher, wanted, probed, lacking)
         if isinstance(looked_up, StartFailure):
             return looked_up
@@ -299,16 +300,7 @@ def _find_lacking_packages(report: InstallReport, spec: RunSpec, wanted: Install
         return None
     if report.unread:  # some requirements are known only once they are installed
         return None
-    installed = {*report.lock.packages, *wanted.builds}
-    packages_with = known_packages()
-
-    def is_lacking(entry: Import) -> bool:
-        if entry.module in _NEED_NO_REQUIREMENT or entry.module not in packages_with:
-            return False
-        packages = map(project_of, packages_with[entry.module])
-        return installed.isdisjoint(packages) and not is_excused(script, entry)
-
-    lacking = [entry for entry in script.imports if is_lacking(entry)]
+    lacking = _imports_without_package(script, {*report.lock.packages, *wanted.builds})
     packages = [find_package(entry.module, script) for entry in lacking]
     if not lacking or not all(packages):
         return None
@@ -316,6 +308,26 @@ def _find_lacking_packages(report: InstallReport, spec: RunSpec, wanted: Install
     again = ipexctl_command("run", "--install", *options, *each_with("--with", packages), argv=asked.program)
     what = describe_imports(lacking, script.name)
     return StartFailure(f"no list of the project brings {what}", Fix.of((again,)), exit_code=2)
+
+
+def _imports_without_package(script: ScriptFile, installed: Collection[str]) -> list[Import]:
+    """Return the imports of known packages that are not among the installed ones. Reads the project's directory."""
+    packages_with = known_packages()
+
+    def is_lacking(entry: Import) -> bool:
+        if entry.module in _NEED_NO_REQUIREMENT or entry.module not in packages_with:
+            return False
+        packages = {*map(project_of, packages_with[entry.module])}
+        return packages.isdisjoint(installed) and not is_excused(script, entry)
+
+    return [entry for entry in script.imports if is_lacking(entry)]
+
+
+def _may_lack_packages(spec: RunSpec, wanted: InstallRequest) -> bool:
+    """True if the script imports a known package that no requirement names: only the lock shows whether another one
+    brings it, and that is looked up before an install of minutes."""
+    script, named = spec.project.script, {*map(project_of, wanted.env.packages), *wanted.builds}
+    return script is not None and not wanted.unread and bool(_imports_without_package(script, named))
 
 
 def _imported_packages(spec: RunSpec) -> list[str]:

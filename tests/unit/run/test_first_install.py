@@ -26,6 +26,7 @@ from ipexctl.run.start.first_install import (
     _find_lacking_packages,
     _has_failed_import,
     _imported_packages,
+    _may_lack_packages,
     _newest_packages_fix,
     _with_builds,
     _with_install_option,
@@ -71,6 +72,18 @@ def test_a_package_that_the_lists_leave_out_is_added_to_the_line_of_the_run(
     assert failure.fix == "ipexctl run --install -r requirements.txt --with peft train.py --lr 1"
     for packages, builds in ((("transformers", "peft"), ()), (("transformers",), ("peft",))):
         assert _find_lacking_packages(report_with(*packages), spec, replace(WANTED, builds=builds)) is None
+
+
+def test_what_an_install_brings_is_looked_up_before_it_if_no_list_names_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_in(tmp_path, "import os, torch, peft, of_nobody\n", monkeypatch)
+    with_peft = replace(WANTED, env=EnvRequest(StackRequest(), ("peft>=0.17",)))
+    unread = replace(WANTED, unread=(BackendList(Path("setup.py")),))
+    asked = [
+        _may_lack_packages(spec, wanted) for wanted in (WANTED, with_peft, unread, replace(WANTED, builds=("peft",)))
+    ]
+    assert asked == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -325,6 +338,17 @@ def test_a_dry_run_of_an_install_checks_no_import_while_a_list_is_not_known(
     start: Any = SimpleNamespace(spec=spec_of(install=True))
     _plan(start, start)
     assert asked == [checks]
+
+
+@pytest.mark.parametrize("found", [WANTED, StartFailure("no list of the project brings peft", "")])
+def test_a_dry_run_without_an_environment_is_refused_as_the_run_is(
+    found: InstallRequest | StartFailure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = StartFailure("no environment", "", lacks_environment=True)
+    monkeypatch.setattr("ipexctl.run.start.first_install.install_first", lambda *_, **__: found)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda _, **__: lacking)
+    start: Any = SimpleNamespace(spec=spec_of(), offers_install=True)
+    assert _plan(start, start) == (lacking if found is WANTED else found)
 
 
 @pytest.mark.parametrize(
