@@ -259,7 +259,9 @@ def _as_run_fix(fix: str, spec: RunSpec) -> str:
         ):
             return command  # `run` would keep its own line of that package beside this one
         if not any(option == "--with" for option, _ in added):  # `run` takes the project's files by itself
-            added = [pair for pair in added if pair[0] != "-r"]
+            script = spec.project.script
+            others = () if script is None else {pair[1] for pair in added}.difference(requirement_options(script))
+            added = [pair for pair in added if pair[0] != "-r" or pair[1] in others]
         return ipexctl_command("run", "--install", *chain.from_iterable(added), argv=asked.program)
 
     return fix.with_commands(as_run) if isinstance(fix, Fix) else fix

@@ -22,6 +22,7 @@ from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
+from ipexctl.found_files import parse_toml
 from ipexctl.hub.hugging_face import LEAST_USEFUL
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import BACKEND_STEP
@@ -32,8 +33,9 @@ from ipexctl.node.env.env_replies import EnvRecord, ListReply, PipSettings, Sour
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.env.project_list import BackendListRequest
 from ipexctl.node.files.call_requests import StoreFile
+from ipexctl.projects.declaration import PYPROJECT
 from ipexctl.projects.declared_indexes import IndexBinding
-from ipexctl.projects.requirement_files import digest_of_list
+from ipexctl.projects.requirement_files import UV_LOCK, digest_of_list
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
@@ -65,6 +67,7 @@ from ipexctl.stack.lock.wheel_indexes import (
 from ipexctl.stack.lock.wheel_lock import (
     UNPACKED,
     Conflict,
+    LacksFile,
     LacksPackage,
     LacksVersion,
     LacksWheel,
@@ -81,7 +84,14 @@ from ipexctl.stack.lock.wheel_lock import (
     uv_here,
     wheels_in_directories,
 )
-from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, is_cpu_build, is_prerelease, lacks_oneccl
+from ipexctl.stack.lock.wheels import (
+    NOT_QUERIED,
+    Availability,
+    allows_python,
+    is_cpu_build,
+    is_prerelease,
+    lacks_oneccl,
+)
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
@@ -477,7 +487,10 @@ class _Locking:
             again = self._plan(own)
             return again if isinstance(again, Refusal) else self._lock(again, own, by_node0=False)
         with context.timed("", "made the lock"):
-            lock = self._make(plan, index_answer, maker, bound)
+            try:
+                lock = self._make(plan, index_answer, maker, bound)
+            except LacksFile as error:
+                raise self._explain_lacking_file(error, plan) from None
         held = context.extended.packages if context.extended is not None else {}
         problem = built_for_another_torch(lock, index_answer, held)
         if problem is not None and self._leave_out_lines({*_FOR_ONE_TORCH} & {*lock.packages}, problem[0]):
@@ -496,6 +509,21 @@ class _Locking:
         }
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
+
+    def _explain_lacking_file(self, error: LacksFile, plan: StackPlan) -> HostError:
+        """Return the same error, or why a uv.lock cannot have the file: it is for other Pythons."""
+        typed = self.context.typed
+        for path in (path for path in typed.files if path.name == UV_LOCK):
+            required = str(parse_toml(path.read_text()).get("requires-python", ""))
+            if not allows_python(required, plan.python):
+                files = tuple(file.with_name(file.name.replace(UV_LOCK, PYPROJECT)) for file in typed.named_files)
+                line = install_line(replace(typed, named_files=files))
+                return HostError(
+                    f"{tilde_path(path)} is for Python {required} and has no file of {error.package} for Python "
+                    f"{plan.python}, which the hosts get",
+                    Fix("take the project's own list in its place: {line}", line=line),
+                )
+        return error
 
     def _read_lists(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel) -> None:
         """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""

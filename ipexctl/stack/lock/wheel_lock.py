@@ -524,6 +524,15 @@ _OTHER_FILE: Final = Fix(
 )
 
 
+class LacksFile(HostError):
+    """No index has a file of a package with one of the hashes in the project's files."""
+
+    def __init__(self, package: str) -> None:
+        reason = f"no index has the file of {package} whose sha256 is in the project's files"
+        super().__init__(reason, _OTHER_FILE)
+        self.package = package
+
+
 class LacksPackage(HostError):
     """No index has a package that the call names."""
 
@@ -576,8 +585,8 @@ def platform_for(glibc: str) -> str:
 def read_pylock(
     text: str, python: str, glibc: str, local: Mapping[str, LocalWheel], hashes: Mapping[str, frozenset[str]] = EMPTY
 ) -> tuple[Wheel, ...]:
-    """Return one wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel if no file fits, or a
-    HostError if no file has one of the `hashes`.
+    """Return one wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel if no file fits, or
+    LacksFile if no file has one of the `hashes`.
 
     `local`: URL → the wheel, for files on the machine that made the lock; built wheels are under the URL of their
     source. A file of that machine is the user's own choice, and may have another hash.
@@ -591,8 +600,7 @@ def read_pylock(
             is_built = not files and _sha256(package["sdist"]) in allowed
             files = [file for file in files if file.get("url") in local or _sha256(file) in allowed]
             if not (files or is_built):
-                reason = f"no index has the file of {package['name']} whose sha256 is in the project's files"
-                raise HostError(reason, _OTHER_FILE)
+                raise LacksFile(package["name"])
         if not files and source in local:
             files = [{"url": source, "name": Path(local[source].path).name}]
         fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]

@@ -212,6 +212,17 @@ def test_a_line_of_the_install_is_one_of_the_run_if_the_run_has_its_options(
     assert shlex.split(done) == shlex.split(f"build: ipexctl {line}".replace("x<2", "'x<2'"))
 
 
+def test_a_list_that_the_run_would_not_take_by_itself_stays_in_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requirements.txt").write_text("six\n")
+    spec = spec_in(tmp_path, "import six\n", monkeypatch)
+    line = "ipexctl run --install train.py --lr 1"
+    assert _as_run_fix(Fix("`ipexctl install -r requirements.txt`"), spec) == line
+    other = _as_run_fix(Fix("`ipexctl install -r pyproject.toml`"), spec)
+    assert other == line.replace("--install", "--install -r pyproject.toml")
+
+
 def test_python_of_a_shell_script_is_checked_and_its_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
