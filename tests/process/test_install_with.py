@@ -333,7 +333,7 @@ def test_a_line_with_versions_that_can_be_installed_works_as_it_is_printed(
     ):
         write_wheel(machine.wheels, name, version, requires=requires)
     for packages, printed in (
-        (("more==9", "deep<0.19"), "--with more==2.0 --with 'deep<0.19'"),
+        (("more[x] > 8, < 9", "deep<0.19"), "--with 'more[x]==2.0' --with 'deep<0.19'"),
         (("needy", "more==2.0"), "--with needy --with more==1.0"),
         (("stuck",), "no version of stuck"),
     ):

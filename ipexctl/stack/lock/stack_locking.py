@@ -6,6 +6,7 @@ answer, the call fails, because others may have different packages under the sam
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -297,6 +298,13 @@ def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
     """Return what the indexes have of these projects, asked from the control machine."""
     return _Locking(context, projects).query_here()
+
+
+def _with_versions(line: str, versions: str) -> str:
+    """Return the requirement with these versions in place of its own; with all if `versions` is empty."""
+    required = Requirement(line)
+    required.specifier = SpecifierSet(versions)
+    return str(required)
 
 
 def _first_lock(
@@ -836,30 +844,31 @@ class _Locking:
         """Return the fix that names installable versions of the packages that uv's messages in `reason` mention. It
         says so if there are none."""
         request, typed, names = self.context.request, self.context.typed, read_refusal(reason).names
-        lines = {line: Requirement(line) for line in request.env.packages}
-        bound = {line: required for line, required in lines.items() if canonicalize_name(required.name) in names}
-        bare = [line.replace(str(lines[line].specifier), "") if line in bound else line for line in lines]
-        mentioned = join_words(list(dict.fromkeys(required.name for required in bound.values())))
-        try:
-            lock = try_lock(packages=bare, stubs=request.builds)
-            lock = try_lock(packages=bare, stubs=request.builds) if limit(lock) else lock
-            if problem := built_for_another_torch(lock, index_answer, {}):
-                return problem[1]
-        except (HostError, UserError):
+        of_reason = tuple(line for line in request.env.packages if not names.isdisjoint(named_projects((line,))))
+        mentioned, lock = join_words(list(named_projects(of_reason))), None
+        for lines in (of_reason, request.env.packages):  # the next refusal may be about another package
+            bare = [_with_versions(line, "") if line in lines else line for line in request.env.packages]
+            with contextlib.suppress(HostError, UserError):
+                lock = try_lock(packages=bare, stubs=request.builds)
+                lock = try_lock(packages=bare, stubs=request.builds) if limit(lock) else lock
+                break
+        if lock is None:
             return f"no version of {mentioned} in reach can be installed with the others: leave out {mentioned}"
-        versions = {line: lock.packages.get(canonicalize_name(required.name), "") for line, required in bound.items()}
-        new = {
-            line: f"{required.name}=={versions[line]}"
-            for line, required in bound.items()
-            if versions[line] and not required.specifier.contains(versions[line], prereleases=True)
-        }
-        if listed := [
+        if problem := built_for_another_torch(lock, index_answer, {}):
+            return problem[1]
+        new = dict[str, str]()
+        for line, required in zip(lines, map(Requirement, lines), strict=True):
+            version = lock.packages.get(canonicalize_name(required.name), "")
+            if version and not required.specifier.contains(version, prereleases=True):
+                new[line] = _with_versions(line, f"=={version}")
+        listed = [
             f"{new[line]} in place of {line} in {request.origins[line]}" for line in new if line in request.origins
-        ]:
+        ]
+        if listed:
             return f"write {join_words(listed)}: these versions can be installed"
         packages = tuple(dict.fromkeys(new.get(line, line) for line in typed.env.packages))
-        line = install_line(replace(typed, env=replace(typed.env, packages=packages)))
-        return Fix("these versions can be installed: {line}", line=line)
+        call = install_line(replace(typed, env=replace(typed.env, packages=packages)))
+        return Fix("these versions can be installed: {call}", call=call)
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
         """Return the packages that --build could not build either, because no allowed version has a source archive.
