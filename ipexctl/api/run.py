@@ -61,17 +61,23 @@ def _plan(start: RunStart, watcher: RunWatcher) -> PlannedRun | InstallReport | 
     """Return what `run` would do, or why it would start nothing."""
     from ipexctl.run.start import pipeline
 
-    if not start.spec.asked.install:
-        return pipeline.plan_run(start, checks_script=True)
+    asked, lacking = start.spec.asked, None
+    if not asked.install:
+        planned = pipeline.plan_run(start, checks_script=True)
+        if not (isinstance(planned, StartFailure) and planned.lacks_environment and watcher.offers_install):
+            return planned
+        start.spec, lacking = replace(start.spec, asked=asked._replace(install=True)), planned
     from ipexctl.run.start import first_install
     from ipexctl.stack.install_context import InstallRequest
 
-    asked = start.spec.asked
-    wanted = first_install.install_first(start, watcher, dry_run=True)
+    wanted = first_install.install_first(start, watcher, lacking=lacking, dry_run=True)
+    if lacking is not None:  # the run would ask; what the install would bring was only checked
+        return lacking if isinstance(wanted, InstallRequest) else wanted
     if not isinstance(wanted, InstallRequest):
         return wanted
     # The modules of packages that are still to be installed are not known.
-    planned = pipeline.plan_run(start, checks_script=not (wanted.env.packages or wanted.unread))
+    are_known = not wanted.unread and not (wanted.env.packages and start.packages)
+    planned = pipeline.plan_run(start, checks_script=are_known)
     if not isinstance(planned, PlannedRun):
         return planned
     project = first_install.with_left_out(planned.plan.project, asked, wanted)

@@ -25,8 +25,13 @@ from ipexctl.sync.scan import scan_project
 from ipexctl.text import join_words
 
 _FILE_NAME: Final = re.compile(r"(?:[\w.+-]{1,100}/){0,8}[\w+-][\w.+-]{0,100}\.[A-Za-z]\w{0,9}")
+_DIRECTORY_NAME: Final = re.compile(r"(?:\./|(?=[\w.+-]{1,100}/))[\w.+-]{1,100}(?:/[\w.+-]{1,100}){0,8}/?")
+"""`./data`, `data/` or `data/train`. A word alone may be anything."""
 _RESULTS: Final = (".pt", ".pth", ".ckpt", ".log", ".png", ".html")
 """Endings of names of results."""
+_RESULT_DIRECTORY: Final = re.compile(
+    r"(?i)(?:.*[_/-])?(?:outs?|outputs?|results?|runs?|logs?|checkpoints?|ckpts?|saved?|wandb)"
+)
 _MOST_NAMES: Final = 100
 """Names of files that are looked for."""
 _MOST_BYTES: Final = 100_000_000
@@ -35,9 +40,11 @@ _MOST_DIRECTORIES: Final = 50
 
 
 def named_files(tree: ast.Module) -> tuple[str, ...]:
-    """Return the names of files among the texts of a script, except names of results, such as `out.pt`."""
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    names = (text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS))
+    """Return the names of files, then of directories, among the texts of a script, except names of results, such as
+    `out.pt`."""
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    names = [text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS)]
+    names += [text for text in texts if _DIRECTORY_NAME.fullmatch(text) and not text.endswith(_RESULTS)]
     return tuple(dict.fromkeys(names))[:_MOST_NAMES]
 
 
@@ -48,7 +55,9 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     script = spec.project.script
     names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
-    unsent = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
+    missing = [name for name in names if name not in sent]
+    ignored = [*_ignored(missing, project), *_ignored_directories(missing, spec.project.subdirectory, project)]
+    unsent = tuple(dict.fromkeys(ignored))
     if not unsent:
         return ()
     keeper = "credentials are not sent" if all(map(is_secret, unsent)) else "an ignore file keeps {them} from the hosts"
@@ -85,11 +94,25 @@ def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
                 yield below
 
 
+def _ignored_directories(names: Collection[str], directory: str, project: Project) -> Iterator[str]:
+    """Yield the directories with one of these names, relative to `directory`, that hold ignored files and of which
+    nothing is sent."""
+    for name in names:
+        path = posixpath.normpath(posixpath.join(directory, name)) + "/"
+        is_sent = any(entry.path.startswith(path) for entry in project.manifest.entries)
+        is_ignored = any(path.startswith(other) for other in project.ignored if other.endswith("/"))
+        is_ignored |= any(other.startswith(path) for other in project.ignored)
+        if is_ignored and not is_sent and not _RESULT_DIRECTORY.fullmatch(path[:-1]) and (project.root / path).is_dir():
+            yield path
+
+
 def _include_pattern(path: str, root: Path) -> str:
     """Return the pattern for --include: for all files of the directory if they are few bytes and no credentials, else
     for those of the same kind.
     """
     file = PurePosixPath(path)
+    if (root / path).is_dir() and not is_secret(path):
+        return f"{pattern_for(posixpath.normpath(path))[1:]}/**"
     if not file.suffix or is_secret(path):
         return pattern_for(path)
     if file.parent == PurePosixPath():
@@ -119,9 +142,11 @@ def line_that_sends(record: RunRecord, path: str) -> tuple[str, str]:
     """Return why sync does not send a file that a rank missed, and the command that does; both empty if sync sends the
     file.
     """
-    name, has_it = _path_in_project(record, path), bool(project_file(record, path))
+    name = _path_in_project(record, path)
     with suppress(UserError, OSError):
-        is_left_out = has_it and all(entry.path != name for entry in scan_project(real_path(record.project)).found)
+        has_it = bool(name) and (real_path(record.project) / name).exists()
+        sent = scan_project(real_path(record.project)).found if has_it else ()
+        is_left_out = has_it and not any(f"{entry.path}/".startswith(f"{name}/") for entry in sent)
         if is_left_out or (name and not has_it and is_secret(name)):
             can_resume = record.typed.directory and not record.plan.job
             option = FixCommand("", ("--include", _include_pattern(name, real_path(record.project))))

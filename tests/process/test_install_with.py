@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -314,6 +315,36 @@ def test_named_package_is_built_once_and_installed_by_its_hash(deep: tuple[Machi
     refused = machine.ask("install", *words[:-1], "newer", "--dry-run")["refused"]
     assert missing(refused["reason"], "deep newer") == []
     assert "deep (from --with)" not in refused["reason"]
+    write_sdist(machine.wheels, "lost", "1.0", before="import nowhere")
+    refused = machine.ask("install", *words[:-1], "lost", "--build", "lost")["refused"]
+    assert missing(refused["reason"], "nowhere") == []
+    assert "deep has no wheel" not in refused["reason"]
+
+
+def test_a_line_with_versions_that_can_be_installed_works_as_it_is_printed(
+    deep: tuple[Machine, tuple[str, ...]],
+) -> None:
+    machine, words = deep
+    for name, version, *requires in (
+        ("more", "1.0"),
+        ("more", "2.0"),
+        ("needy", "1.0", "more<2"),
+        ("stuck", "1.0", "torch<2"),
+    ):
+        write_wheel(machine.wheels, name, version, requires=requires)
+    for packages, printed in (
+        (("more[x] > 8, < 9", "deep<0.19"), "--with 'more[x]==2.0' --with 'deep<0.19'"),
+        (("needy", "more==2.0"), "--with needy --with more==1.0"),
+        (("stuck",), "no version of stuck"),
+    ):
+        called = machine.call(
+            "install", *words[:-2], *(word for name in packages for word in ("--with", name)), "--dry-run"
+        )
+        assert (called.rc, printed in called.err) == (2, True), called.err
+        lines = [line for line in called.err.splitlines() if "ipexctl install" in line]
+        for line in lines:
+            machine.install(*shlex.split(line.partition("ipexctl install ")[2]), "--dry-run")
+        assert bool(lines) == ("--with" in printed)
 
 
 def test_a_build_gets_what_it_imports_without_declaring_it(deep: tuple[Machine, tuple[str, ...]]) -> None:

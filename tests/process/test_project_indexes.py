@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -186,6 +187,15 @@ def test_a_file_with_another_hash_is_refused(locked: Site, name: str, file: str)
     words = () if file == "uv.lock" else ("--extra-index-url", "CORP")
     found, done = locked.install("-r", file, *words)
     assert (found, name in done.out, "sha256" in done.out) == ({}, True, True)
+
+
+def test_a_lock_for_other_pythons_is_named_with_the_line_that_takes_the_list(locked: Site) -> None:
+    lock = locked.project / "uv.lock"
+    lock.write_text(re.sub('requires-python = ".*"', 'requires-python = ">=3.8, <3.9"', lock.read_text()))
+    write_wheel(locked.public.directory, "leaf", "9.9", files={"leaf.py": "of_another_python = True\n"})
+    found, done = locked.install("-r", "uv.lock")
+    assert (found, missing(done.out, "leaf >=3.8, <3.9 ipexctl install -r pyproject.toml")) == ({}, [])
+    assert locked.install("-r", "pyproject.toml")[0]["leaf"] == "9.9"
 
 
 def test_run_leaves_a_found_file_out_and_advises_no_public_package(site: Site) -> None:

@@ -36,6 +36,7 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.projects.layout import ProjectLayout
 from ipexctl.projects.modules import Import, is_anywhere
 from ipexctl.projects.requirement_files import RequirementFiles, with_optional
+from ipexctl.projects.script_file import ScriptFile
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import ignore_event
 from ipexctl.run.start.connection_checks import check_connectivity
@@ -104,7 +105,7 @@ def install_first(
         failure = _with_builds(start, error.failure, probed)
         return failure if lacking is None else replace(failure, fix=_with_install_option(failure.fix))
 
-    if lacking is not None or dry_run:
+    if lacking is not None or dry_run or _may_lack_packages(spec, wanted):
         looked_up = _look_up_install(start, watcher, wanted, probed, lacking)
         if isinstance(looked_up, StartFailure):
             return looked_up
@@ -253,8 +254,14 @@ def _as_run_fix(fix: str, spec: RunSpec) -> str:
         if command.verb != "install" or any(option not in given for option, _ in pairs):
             return command
         added = [(option, value) for option, value in pairs if value not in given[option]]
+        if {*map(project_of, asked.packages)}.intersection(
+            project_of(value) for option, value in added if option == "--with"
+        ):
+            return command  # `run` would keep its own line of that package beside this one
         if not any(option == "--with" for option, _ in added):  # `run` takes the project's files by itself
-            added = [pair for pair in added if pair[0] != "-r"]
+            script = spec.project.script
+            others = () if script is None else {pair[1] for pair in added}.difference(requirement_options(script))
+            added = [pair for pair in added if pair[0] != "-r" or pair[1] in others]
         return ipexctl_command("run", "--install", *chain.from_iterable(added), argv=asked.program)
 
     return fix.with_commands(as_run) if isinstance(fix, Fix) else fix
@@ -265,7 +272,8 @@ def _downgrading_install(spec: RunSpec) -> FixCommand:
     script, asked = spec.project.script, spec.asked
     own = requirement_options(script) if script is not None and takes_own_requirements(asked) else []
     given = (*each_with("-r", asked.requirements), *each_with("--with", asked.packages))
-    return ipexctl_command("install", *own, *given, *each_with("--build", asked.builds), "--downgrade")
+    stack = (*each_with("--torch", filter(None, (asked.torch,))), *each_with("--stack", filter(None, (asked.stack,))))
+    return ipexctl_command("install", *stack, *own, *given, *each_with("--build", asked.builds), "--downgrade")
 
 
 def _failure_of_lookup(report: InstallReport, lacking: StartFailure | None) -> StartFailure:
@@ -294,16 +302,7 @@ def _find_lacking_packages(report: InstallReport, spec: RunSpec, wanted: Install
         return None
     if report.unread:  # some requirements are known only once they are installed
         return None
-    installed = {*report.lock.packages, *wanted.builds}
-    packages_with = known_packages()
-
-    def is_lacking(entry: Import) -> bool:
-        if entry.module in _NEED_NO_REQUIREMENT or entry.module not in packages_with:
-            return False
-        packages = map(project_of, packages_with[entry.module])
-        return installed.isdisjoint(packages) and not is_excused(script, entry)
-
-    lacking = [entry for entry in script.imports if is_lacking(entry)]
+    lacking = _imports_without_package(script, {*report.lock.packages, *wanted.builds})
     packages = [find_package(entry.module, script) for entry in lacking]
     if not lacking or not all(packages):
         return None
@@ -311,6 +310,26 @@ def _find_lacking_packages(report: InstallReport, spec: RunSpec, wanted: Install
     again = ipexctl_command("run", "--install", *options, *each_with("--with", packages), argv=asked.program)
     what = describe_imports(lacking, script.name)
     return StartFailure(f"no list of the project brings {what}", Fix.of((again,)), exit_code=2)
+
+
+def _imports_without_package(script: ScriptFile, installed: Collection[str]) -> list[Import]:
+    """Return the imports of known packages that are not among the installed ones. Reads the project's directory."""
+    packages_with = known_packages()
+
+    def is_lacking(entry: Import) -> bool:
+        if entry.module in _NEED_NO_REQUIREMENT or entry.module not in packages_with:
+            return False
+        packages = {*map(project_of, packages_with[entry.module])}
+        return packages.isdisjoint(installed) and not is_excused(script, entry)
+
+    return [entry for entry in script.imports if is_lacking(entry)]
+
+
+def _may_lack_packages(spec: RunSpec, wanted: InstallRequest) -> bool:
+    """True if the script imports a known package that no requirement names: only the lock shows whether another one
+    brings it, and that is looked up before an install of minutes."""
+    script, named = spec.project.script, {*map(project_of, wanted.env.packages), *wanted.builds}
+    return script is not None and not wanted.unread and bool(_imports_without_package(script, named))
 
 
 def _imported_packages(spec: RunSpec) -> list[str]:

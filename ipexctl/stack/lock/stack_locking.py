@@ -23,18 +23,20 @@ from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
 from ipexctl.files.store_client import DownloadItem, StoreClient, StoredFile, StoreLocation
+from ipexctl.found_files import parse_toml
 from ipexctl.hub.hugging_face import LEAST_USEFUL
 from ipexctl.known_errors.packages import known_packages
 from ipexctl.limits import BACKEND_STEP
 from ipexctl.node.common.files import sha256_of
-from ipexctl.node.common.fix import Fix
+from ipexctl.node.common.fix import Fix, join_fixes
 from ipexctl.node.common.urls import strip_login
 from ipexctl.node.env.env_replies import EnvRecord, ListReply, PipSettings, SourceFailure
 from ipexctl.node.env.lock import ProjectSource
 from ipexctl.node.env.project_list import BackendListRequest
 from ipexctl.node.files.call_requests import StoreFile
+from ipexctl.projects.declaration import PYPROJECT
 from ipexctl.projects.declared_indexes import IndexBinding
-from ipexctl.projects.requirement_files import digest_of_list
+from ipexctl.projects.requirement_files import UV_LOCK, digest_of_list
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
@@ -66,6 +68,7 @@ from ipexctl.stack.lock.wheel_indexes import (
 from ipexctl.stack.lock.wheel_lock import (
     UNPACKED,
     Conflict,
+    LacksFile,
     LacksPackage,
     LacksVersion,
     LacksWheel,
@@ -76,12 +79,20 @@ from ipexctl.stack.lock.wheel_lock import (
     find_bound_wheels,
     find_named_wheels,
     make_lock,
+    read_refusal,
     sized,
     uv_for_node,
     uv_here,
     wheels_in_directories,
 )
-from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, is_cpu_build, is_prerelease, lacks_oneccl
+from ipexctl.stack.lock.wheels import (
+    NOT_QUERIED,
+    Availability,
+    allows_python,
+    is_cpu_build,
+    is_prerelease,
+    lacks_oneccl,
+)
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
@@ -289,6 +300,27 @@ def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswe
     return _Locking(context, projects).query_here()
 
 
+def _with_versions(line: str, versions: str) -> str:
+    """Return the requirement with these versions in place of its own; with all if `versions` is empty."""
+    required = Requirement(line)
+    required.specifier = SpecifierSet(versions)
+    return str(required)
+
+
+def _first_lock(
+    make: Callable[..., Lock], held: Sequence[str], choices: Iterable[tuple[str, ...]]
+) -> tuple[Lock | None, tuple[str, ...], HostError | UserError | None]:
+    """Return the lock with the first constraints of `choices` that allow one, and these constraints. Returns None and
+    the last refusal if none does."""
+    failure: HostError | UserError | None = None
+    for more in choices:
+        try:
+            return make(constraints=(*held, *more)), more, None
+        except (HostError, UserError) as error:
+            failure = error
+    return None, (), failure
+
+
 @dataclass(frozen=True, slots=True)
 class _Locking:
     context: InstallContext
@@ -463,7 +495,10 @@ class _Locking:
             again = self._plan(own)
             return again if isinstance(again, Refusal) else self._lock(again, own, by_node0=False)
         with context.timed("", "made the lock"):
-            lock = self._make(plan, index_answer, maker, bound)
+            try:
+                lock = self._make(plan, index_answer, maker, bound)
+            except LacksFile as error:
+                raise self._explain_lacking_file(error, plan) from None
         held = context.extended.packages if context.extended is not None else {}
         problem = built_for_another_torch(lock, index_answer, held)
         if problem is not None and self._leave_out_lines({*_FOR_ONE_TORCH} & {*lock.packages}, problem[0]):
@@ -482,6 +517,21 @@ class _Locking:
         }
         origins |= {name: wheels.option for name, wheels in bound.items() if name in lock.packages}
         return LockedStack(plan, lock, uv, index_answer, by_node0, origins)
+
+    def _explain_lacking_file(self, error: LacksFile, plan: StackPlan) -> HostError:
+        """Return the same error, or why a uv.lock cannot have the file: it is for other Pythons."""
+        typed = self.context.typed
+        for path in (path for path in typed.files if path.name == UV_LOCK):
+            required = str(parse_toml(path.read_text()).get("requires-python", ""))
+            if not allows_python(required, plan.python):
+                files = tuple(file.with_name(file.name.replace(UV_LOCK, PYPROJECT)) for file in typed.named_files)
+                line = install_line(replace(typed, named_files=files))
+                return HostError(
+                    f"{tilde_path(path)} is for Python {required} and has no file of {error.package} for Python "
+                    f"{plan.python}, which the hosts get",
+                    Fix("take the project's own list in its place: {line}", line=line),
+                )
+        return error
 
     def _read_lists(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker, uv: Wheel) -> None:
         """Add what the project's build backends answer on node0. Nothing of a project is run on the control machine."""
@@ -600,16 +650,14 @@ class _Locking:
         make = partial(attempt, builds=request.builds)
         if request.dry_run:
             make = partial(attempt, stubs=dict.fromkeys(request.builds, "0"))
-        held, limits, lock = request.env.constraints, list[str](), None
+        held, limits = request.env.constraints, list[str]()
         kept = context.extended.packages.items() if context.extended is not None else ()
         pins = tuple(f"{name}=={version}" for name, version in kept if name not in request.builds)
         floors = floors_of(request.env.packages, dict(kept))
         # What the environment has keeps its version if possible, and what was built stays.
-        for more in (each for each in dict.fromkeys(((*pins, *floors), pins, ())) if each or context.built):
-            if lock is None:
-                with contextlib.suppress(HostError, UserError):
-                    lock = make(constraints=(*held, *more), kept=context.built)
-                    held = (*held, *more[len(pins) :])
+        choices = [each for each in dict.fromkeys(((*pins, *floors), pins, ())) if each or context.built]
+        lock, more, failure = _first_lock(partial(make, kept=context.built), held, choices)
+        held = (*held, *more[len(pins) :])
         if lock is not None:
             attempt, make = partial(attempt, kept=context.built), partial(make, kept=context.built)
 
@@ -617,9 +665,10 @@ class _Locking:
             limits.extend(self._without_prereleases(plan, lock, index_answer, maker, left_out=named))
             return bool(limits)
 
-        def try_lock(*more: str, stubs: Collection[str] = ()) -> Lock:
+        def try_lock(*more: str, stubs: Collection[str] = (), packages: Sequence[str] = request.env.packages) -> Lock:
             pinned = dict(line.split("==") for line in more if "==" in line)
-            return attempt(constraints=(*held, *limits, *more), stubs={name: pinned.get(name, "0") for name in stubs})
+            stand_ins = {name: pinned.get(name, "0") for name in stubs}
+            return attempt(packages=packages, constraints=(*held, *limits, *more), stubs=stand_ins)
 
         try:
             lock = lock or make(constraints=held)
@@ -627,9 +676,13 @@ class _Locking:
         except (LacksPackage, LacksVersion, Conflict) as error:
             if self._leave_out(error, plan):
                 return self._make(plan, index_answer, maker, bound)
+            built = [package.wheel.name for package in context.built]
+            if type(failure) is HostError and isinstance(error, LacksWheel) and error.package in built:
+                raise failure from None  # a build of this call failed, not what was built before
             raise self._lacks_wheels(error, try_lock, limit, index_answer, maker) from None
         except UserError as error:
             if lock is None:
+                error.fix = error.fix or self._find_versions(error.message, try_lock, limit, index_answer)
                 raise
             early = [f"{name}=={lock.packages[name]}" for name in (limit.partition("<")[0] for limit in limits)]
             line = install_line(typed, packages=early)
@@ -760,22 +813,62 @@ class _Locking:
         maker: LockMaker,
     ) -> HostError | UserError:
         """Names all packages that must be built."""
+        if isinstance(error, UserError):
+            error.fix = error.fix or self._find_versions(str(error), try_lock, limit, index_answer)
         if not isinstance(error, LacksWheel):
             return error
         builds = self.context.request.builds
         names = needed_builds(error, builds, try_lock)
         if not names:
-            fix = "require other versions: with a build of it, there is no solution either"
-            return UserError(error.reason, fix=fix)
+            return UserError(error.reason, fix=self._find_versions(error.reason, try_lock, limit, index_answer))
         if closed := self._without_source(names, index_answer, maker):
-            fix = f"require another version, or another --python: no index has the source of {join_words(closed)}"
-            return UserError(error.reason, fix=fix)
+            no_source = f"no index has the source of {join_words(closed)}"
+            return UserError(
+                error.reason,
+                fix=join_fixes((no_source, self._find_versions(error.reason, try_lock, limit, index_answer))),
+            )
         if limit(try_lock(stubs={*builds, *names})):
             names = needed_builds(error, builds, try_lock) or names
         reason = error.reason
         if len(names) > 1:  # uv's own lines are about the first
             reason = reason.partition(":\n")[0].replace(f"{error.package} has", f"{join_words(names)} have", 1)
         return HostError(reason, build_fix(self.context.typed, names, maker.name))
+
+    def _find_versions(
+        self,
+        reason: str,
+        try_lock: Callable[..., Lock],
+        limit: Callable[[Lock], bool],
+        index_answer: IndexAnswer,
+    ) -> str:
+        """Return the fix that names installable versions of the packages that uv's messages in `reason` mention. It
+        says so if there are none."""
+        request, typed, names = self.context.request, self.context.typed, read_refusal(reason).names
+        of_reason = tuple(line for line in request.env.packages if not names.isdisjoint(named_projects((line,))))
+        mentioned, lock = join_words(list(named_projects(of_reason))), None
+        for lines in (of_reason, request.env.packages):  # the next refusal may be about another package
+            bare = [_with_versions(line, "") if line in lines else line for line in request.env.packages]
+            with contextlib.suppress(HostError, UserError):
+                lock = try_lock(packages=bare, stubs=request.builds)
+                lock = try_lock(packages=bare, stubs=request.builds) if limit(lock) else lock
+                break
+        if lock is None:
+            return f"no version of {mentioned} in reach can be installed with the others: leave out {mentioned}"
+        if problem := built_for_another_torch(lock, index_answer, {}):
+            return problem[1]
+        new = dict[str, str]()
+        for line, required in zip(lines, map(Requirement, lines), strict=True):
+            version = lock.packages.get(canonicalize_name(required.name), "")
+            if version and not required.specifier.contains(version, prereleases=True):
+                new[line] = _with_versions(line, f"=={version}")
+        listed = [
+            f"{new[line]} in place of {line} in {request.origins[line]}" for line in new if line in request.origins
+        ]
+        if listed:
+            return f"write {join_words(listed)}: these versions can be installed"
+        packages = tuple(dict.fromkeys(new.get(line, line) for line in typed.env.packages))
+        call = install_line(replace(typed, env=replace(typed.env, packages=packages)))
+        return Fix("these versions can be installed: {call}", call=call)
 
     def _without_source(self, names: Sequence[str], index_answer: IndexAnswer, maker: LockMaker) -> list[str]:
         """Return the packages that --build could not build either, because no allowed version has a source archive.

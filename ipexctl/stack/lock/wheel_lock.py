@@ -46,7 +46,7 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, lock_sources, silent_index
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
 from ipexctl.stack.resolve.model import Sources, StackPlan
-from ipexctl.text import readable, tilde_path
+from ipexctl.text import join_words, readable, tilde_path
 
 UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""
@@ -524,6 +524,15 @@ _OTHER_FILE: Final = Fix(
 )
 
 
+class LacksFile(HostError):
+    """No index has a file of a package with one of the hashes in the project's files."""
+
+    def __init__(self, package: str) -> None:
+        reason = f"no index has the file of {package} whose sha256 is in the project's files"
+        super().__init__(reason, _OTHER_FILE)
+        self.package = package
+
+
 class LacksPackage(HostError):
     """No index has a package that the call names."""
 
@@ -541,9 +550,9 @@ class LacksWheel(LacksPackage):
 
 class LacksVersion(UserError):
     """No index has a version of a package outside the stack that the call allows. `why`: for the note of a list's line
-    that is left out for it."""
+    that is left out for it. The fix is empty until `stack_locking.py` has looked for versions that work."""
 
-    def __init__(self, package: str, reason: str, fix: str, why: str = "") -> None:
+    def __init__(self, package: str, reason: str, fix: str = "", why: str = "") -> None:
         super().__init__(reason, fix=fix)
         self.package, self.reason, self.why = package, reason, why or f"no index has that version of {package}"
 
@@ -559,10 +568,11 @@ def refuse_ended_packages(wanted: Iterable[str], torch: str) -> None:
 
 
 class Conflict(UserError):
-    """Packages outside the stack whose versions exclude each other or the stack's."""
+    """Packages outside the stack whose versions exclude each other or the stack's. The fix is empty, as in
+    LacksVersion."""
 
-    def __init__(self, packages: frozenset[str], reason: str, fix: str) -> None:
-        super().__init__(reason, fix=fix)
+    def __init__(self, packages: frozenset[str], reason: str) -> None:
+        super().__init__(reason)
         self.packages = packages
 
 
@@ -575,8 +585,8 @@ def platform_for(glibc: str) -> str:
 def read_pylock(
     text: str, python: str, glibc: str, local: Mapping[str, LocalWheel], hashes: Mapping[str, frozenset[str]] = EMPTY
 ) -> tuple[Wheel, ...]:
-    """Return one wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel if no file fits, or a
-    HostError if no file has one of the `hashes`.
+    """Return one wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel if no file fits, or
+    LacksFile if no file has one of the `hashes`.
 
     `local`: URL → the wheel, for files on the machine that made the lock; built wheels are under the URL of their
     source. A file of that machine is the user's own choice, and may have another hash.
@@ -590,8 +600,7 @@ def read_pylock(
             is_built = not files and _sha256(package["sdist"]) in allowed
             files = [file for file in files if file.get("url") in local or _sha256(file) in allowed]
             if not (files or is_built):
-                reason = f"no index has the file of {package['name']} whose sha256 is in the project's files"
-                raise HostError(reason, _OTHER_FILE)
+                raise LacksFile(package["name"])
         if not files and source in local:
             files = [{"url": source, "name": Path(local[source].path).name}]
         fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
@@ -729,13 +738,9 @@ def explain_refusal(
     if said.without_wheel and said.without_wheel not in of_stack:
         reason = f"{said.without_wheel} has no wheel for {wanted}, needed for {who}{quote}"
         return LacksWheel(said.without_wheel, reason)
-    fix = Fix(
-        "use another version, another index (--extra-index-url URL, --wheelhouse DIR) or stack (`ipexctl versions`)"
-    )
     if said.without_wheel and user_lines:
-        return UserError(
-            f"{who} can't be installed with {plan.row.name}: there is no wheel for {wanted}{quote}", fix=fix
-        )
+        reason = f"{who} can't be installed with {plan.row.name}: there is no wheel for {wanted}{quote}"
+        return UserError(reason)
     silent = silent_index(index_answer.availability)
     if silent is not None and said.is_unsolvable and not said.is_conflict:
         how = "did not answer" if silent.has_replied else "can't be reached from"
@@ -752,9 +757,12 @@ def explain_refusal(
             said.absent, f"no index {'that answered ' * bool(failures)}has the package of {who}", advice
         )
     if user_lines and said.absent and said.absent not in of_stack:
-        return LacksVersion(said.absent, f"{who} can't be installed with {plan.row.name}{quote}", fix)
+        return LacksVersion(said.absent, f"{who} can't be installed with {plan.row.name}{quote}")
     if user_lines and (said.is_conflict or said.absent):
-        return Conflict(frozenset(named.values()), f"{who} can't be installed with {plan.row.name}{quote}", fix)
+        return Conflict(frozenset(named.values()), f"{who} can't be installed with {plan.row.name}{quote}")
+    fix = Fix("choose another stack: `ipexctl versions`")
+    if user_lines:
+        fix = Fix(f"install on {machine} what the build lacks, or leave out {join_words([*named.values()])}")
     return HostError(f"uv on {machine} failed to lock {who}{quote}", fix)
 
 

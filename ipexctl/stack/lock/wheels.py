@@ -129,7 +129,7 @@ class Availability:
     def newest(self, project: str, specifier: SpecifierSet, python: str) -> Version | None:
         """Return the newest release that is not yanked and that this Python may use; None if there is none. Platform
         and glibc do not count."""
-        usable = (c for c in self.of(project) if not c.yanked and _allows(c.requires_python, python))
+        usable = (c for c in self.of(project) if not c.yanked and allows_python(c.requires_python, python))
         known = (version for version in (_version(wheel.version) for wheel in usable) if version is not None)
         return max((version for version in known if specifier.contains(version, prereleases=False)), default=None)
 
@@ -153,7 +153,7 @@ class Availability:
             if (parsed := _parse_filename(candidate.filename)) is None:
                 continue
             known, tags = parsed
-            if any(tag in fitting for tag in tags) and _allows(candidate.requires_python, target.python):
+            if any(tag in fitting for tag in tags) and allows_python(candidate.requires_python, target.python):
                 yield candidate, known
 
 
@@ -212,7 +212,7 @@ def glibc_minor(glibc: str) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _allows(requires_python: str | None, python: str) -> bool:
+def allows_python(requires_python: str | None, python: str) -> bool:
     """True if this Python is allowed by `requires_python`; also if that is unknown or malformed."""
     if not requires_python:
         return True

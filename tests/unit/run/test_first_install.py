@@ -26,6 +26,7 @@ from ipexctl.run.start.first_install import (
     _find_lacking_packages,
     _has_failed_import,
     _imported_packages,
+    _may_lack_packages,
     _newest_packages_fix,
     _with_builds,
     _with_install_option,
@@ -71,6 +72,18 @@ def test_a_package_that_the_lists_leave_out_is_added_to_the_line_of_the_run(
     assert failure.fix == "ipexctl run --install -r requirements.txt --with peft train.py --lr 1"
     for packages, builds in ((("transformers", "peft"), ()), (("transformers",), ("peft",))):
         assert _find_lacking_packages(report_with(*packages), spec, replace(WANTED, builds=builds)) is None
+
+
+def test_what_an_install_brings_is_looked_up_before_it_if_no_list_names_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_in(tmp_path, "import os, torch, peft, of_nobody\n", monkeypatch)
+    with_peft = replace(WANTED, env=EnvRequest(StackRequest(), ("peft>=0.17",)))
+    unread = replace(WANTED, unread=(BackendList(Path("setup.py")),))
+    asked = [
+        _may_lack_packages(spec, wanted) for wanted in (WANTED, with_peft, unread, replace(WANTED, builds=("peft",)))
+    ]
+    assert asked == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +187,8 @@ def test_without_an_environment_each_printed_line_of_the_run_installs_it() -> No
 def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run() -> None:
     fix = _as_run_fix(Fix("keep: `--env default-2`; change: `--downgrade`"), spec_of(requirements=("r.txt",)))
     assert fix == "keep: ipexctl run --install --env default-2 train.py; change: ipexctl install -r r.txt --downgrade"
+    fix = _as_run_fix(Fix("`--downgrade`"), spec_of(packages=("torchtext",), torch="2.3"))
+    assert fix == "ipexctl install --torch 2.3 --with torchtext --downgrade"
 
 
 @pytest.mark.parametrize(
@@ -187,6 +202,7 @@ def test_the_options_of_an_install_that_would_lose_packages_are_lines_of_the_run
         ("install --require-oneccl --with x", {}, "install --require-oneccl --with x"),
         ("install --with x --index-url u", {}, "install --with x --index-url u"),
         ("install --with x --build a", {"packages": ("x",)}, "run --install --build a train.py"),
+        ("install --with x==2", {"packages": ("x==9",)}, "install --with x==2"),
     ],
 )
 def test_a_line_of_the_install_is_one_of_the_run_if_the_run_has_its_options(
@@ -194,6 +210,17 @@ def test_a_line_of_the_install_is_one_of_the_run_if_the_run_has_its_options(
 ) -> None:
     done = _as_run_fix(Fix("build: `ipexctl {*words}`", words=shlex.split(words)), spec_of(**asked))
     assert shlex.split(done) == shlex.split(f"build: ipexctl {line}".replace("x<2", "'x<2'"))
+
+
+def test_a_list_that_the_run_would_not_take_by_itself_stays_in_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requirements.txt").write_text("six\n")
+    spec = spec_in(tmp_path, "import six\n", monkeypatch)
+    line = "ipexctl run --install train.py --lr 1"
+    assert _as_run_fix(Fix("`ipexctl install -r requirements.txt`"), spec) == line
+    other = _as_run_fix(Fix("`ipexctl install -r pyproject.toml`"), spec)
+    assert other == line.replace("--install", "--install -r pyproject.toml")
 
 
 def test_python_of_a_shell_script_is_checked_and_its_file_is_named(
@@ -322,6 +349,17 @@ def test_a_dry_run_of_an_install_checks_no_import_while_a_list_is_not_known(
     start: Any = SimpleNamespace(spec=spec_of(install=True))
     _plan(start, start)
     assert asked == [checks]
+
+
+@pytest.mark.parametrize("found", [WANTED, StartFailure("no list of the project brings peft", "")])
+def test_a_dry_run_without_an_environment_is_refused_as_the_run_is(
+    found: InstallRequest | StartFailure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = StartFailure("no environment", "", lacks_environment=True)
+    monkeypatch.setattr("ipexctl.run.start.first_install.install_first", lambda *_, **__: found)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda _, **__: lacking)
+    start: Any = SimpleNamespace(spec=spec_of(), offers_install=True)
+    assert _plan(start, start) == (lacking if found is WANTED else found)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(proj
     [
         ("data/char/train.bin", "data/char/*", "the project has it, but an ignore file keeps it from the hosts"),
         ("sub/./../big/conf.json", "big/*", "the project has it, but an ignore file keeps it from the hosts"),
+        ("./big", "big/**", "the project has it, but an ignore file keeps it from the hosts"),
+        ("data", "", ""),
         ("last.pt", "/*.pt", "the project has it, but an ignore file keeps it from the hosts"),
         (".env", "/.env", "the project has it, but credentials are not sent"),
         ("keys/.ssh/config.txt", "/keys/.ssh/config.txt", "the project has it, but credentials are not sent"),
@@ -87,3 +89,18 @@ def test_a_missed_file_of_the_project_has_the_line_that_sends_it(
     said = (keeper, f"{first}{line}") if pattern else ("", "")
     assert line_that_sends(record, path) == said
     assert line_that_sends(record, f"{tree}/{path}") == said
+
+
+def test_an_ignored_directory_that_the_script_names_is_a_note_with_the_line_that_sends_it(project: Path) -> None:
+    (project / "out").mkdir()
+    (project / "out/last.csv").write_text("x")
+    (project / ".gitignore").write_text("*.bin\n*.pkl\nbig/\n/out/\n")
+    code = b'os.listdir("./big"), open("data/char/"), {"big": 0}, os.makedirs("./out"), Path("text/plain"), "./absent"'
+    script = read_script("train.py", code)[0]
+    spec = spec_of("script", ("train.py",), project=ProjectLocation(project, ".", ("train.py",), script))
+    (note,) = unsent_note(spec, read_project(project))
+    assert note.startswith("train.py names big/ and data/char/, but an ignore file keeps them from the hosts")
+    assert note.endswith("--include 'big/**' --include 'data/char/**'")
+    sent = read_project(project, includes=("big/**", "data/char/**"))
+    assert unsent_note(spec, sent) == ()
+    assert {"big/val.bin", "data/char/train.bin"} <= {entry.path for entry in sent.manifest.entries}
