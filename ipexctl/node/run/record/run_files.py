@@ -266,7 +266,8 @@ def _close_if_ended(rundir: str, begin: str, path: str) -> None:
     is_here = machine == os.uname().nodename
     home = os.path.realpath(os.path.dirname(os.path.dirname(rundir)))
     tops = [top for top in begun if is_here or top.path.startswith(f"{home}/")]
-    _write_once(path, _closed_record(tops))
+    with contextlib.suppress(OSError):  # a full disk, or a home that turned read-only: the begin alone counts
+        _write_once(path, _closed_record(tops))
 
 
 def _is_alive(rundir: str, machine: str) -> bool:
