@@ -86,17 +86,17 @@ def _row(values: Mapping[str, Any]) -> KnownError:
     return KnownError(patterns=patterns, signals=signals, details=details, explain=explain, **fields)
 
 
-def _proxy_ended(found: PatternMatch) -> tuple[str, str]:
-    status = int(found.groups["status"])
+def _proxy_ended(match: PatternMatch) -> tuple[str, str]:
+    status = int(match.groups["status"])
     how = f"exit code {status >> 8}" if status >> 8 else f"signal {status & 127}"
     return (
-        f"mpirun's daemon on {found.groups['node']} exited at its start ({how})",
+        f"mpirun's daemon on {match.groups['node']} exited at its start ({how})",
         Fix("`ipexctl doctor` checks that node, and its network to node0"),
     )
 
 
-def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
-    host, tiers = found.output.host, found.context.tiers
+def _illegal_instruction(match: PatternMatch) -> tuple[str, str]:
+    host, tiers = match.output.host, match.context.tiers
     can = _TIERS.get(tiers.get(host, ""))
     has = f"; it has {can}" if can else ""
     others = sorted({tier for name, tier in tiers.items() if name != host and tier})
@@ -106,22 +106,22 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
         Fix(
             "`ipexctl doctor` shows each processor's instruction set; `ipexctl install` takes a stack "
             "that runs on all{without}",
-            without=found.fields()["or_without_host"],
+            without=match.fields()["or_without_host"],
         ),
     )
 
 
-def _hidden(found: PatternMatch) -> tuple[str, str] | None:
+def _hidden(match: PatternMatch) -> tuple[str, str] | None:
     """A file of the project that Python imports in place of its own module or of a package; None if there is none."""
-    name, top = found.groups.get("name") or found.groups["module"], found.groups["module"].partition(".")[0]
-    output, is_pythons = found.output, top in sys.stdlib_module_names
-    is_package = top == "torch" or bool(known_packages().get(top)) or found.context.has_package(top)
-    if found.context.is_own(top) or not (is_package or (is_pythons and (output.library or _is_of_python(top, name)))):
+    name, top = match.groups.get("name") or match.groups["module"], match.groups["module"].partition(".")[0]
+    output, is_pythons = match.output, top in sys.stdlib_module_names
+    is_package = top == "torch" or bool(known_packages().get(top)) or match.context.has_package(top)
+    if match.context.is_own(top) or not (is_package or (is_pythons and (output.library or _is_of_python(top, name)))):
         return None  # a script that misses a name of its own profile.py may not mean Python's
     ends = (f"{top}.py", f"{top}/__init__.py")
     paths = [f"{directory}/{end}" for directory in output.own_directories for end in ends]
-    own = _path_in_project(found.groups.get("file", "")) or next(
-        filter(None, map(found.context.project_file, paths)), ""
+    own = _path_in_project(match.groups.get("file", "")) or next(
+        filter(None, map(match.context.project_file, paths)), ""
     )
     what = f"Python's own module {top}" if is_pythons else f"the package {top}"
     use = f", which {output.library} imports" if output.library else f"; {output.place} needs its {name}"
@@ -137,15 +137,15 @@ def _is_of_python(top: str, name: str) -> bool:
     return (module / f"{name}.py").exists() or any(re.search(defined, file.read_text("utf-8"), re.M) for file in files)
 
 
-def _hides_pythons_own(found: PatternMatch) -> tuple[str, str] | None:
+def _hides_pythons_own(match: PatternMatch) -> tuple[str, str] | None:
     """A file of the project with the name of a module of Python that the failing line of a library names."""
-    output = found.output
+    output = match.output
     if not output.library:
         return None
     *_, failing = re.split(r'^ *File "', output.last_text, flags=re.MULTILINE)
     names = {*re.findall(r"\w+", failing)} & sys.stdlib_module_names
     paths = (f"{directory}/{name}.py" for directory in output.own_directories for name in sorted(names))
-    own = next(filter(None, map(found.context.project_file, paths)), "")
+    own = next(filter(None, map(match.context.project_file, paths)), "")
     what = f"{own} of the project hides Python's own module {posixpath.basename(own)[:-3]}, which {output.library} uses"
     return (what, "rename that file; Python imports from the script's directory first") if own else None
 
@@ -155,59 +155,59 @@ def _path_in_project(file: str) -> str:
     return (file.rpartition("/code/")[2].partition("/")[2] or file) if is_own else ""
 
 
-def _no_module(found: PatternMatch) -> tuple[str, str]:
-    module = found.groups["module"]
+def _no_module(match: PatternMatch) -> tuple[str, str]:
+    module = match.groups["module"]
     top = module.split(".")[0]
     known = next(iter(known_packages().get(module) or known_packages().get(top, ())), "")
-    sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
-    if file := found.groups.get("file"):
+    sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(match.fields())
+    if file := match.groups.get("file"):
         hidden = f"a file {file}.py hides the package {file}, of which {module} is a part"
-        return (_other_version(found, top, f"module {module}") if file != top else None) or (
-            _hidden(found)
+        return (_other_version(match, top, f"module {module}") if file != top else None) or (
+            _hidden(match)
             or (hidden, "if that file is yours, rename it; Python imports from the script's directory first")
         )
-    if found.context.has_package(known or top):
+    if match.context.has_package(known or top):
         package, *bound = re.split("[<>=!~]", known)
         if bound:  # other versions lack the module
-            what = f"{package} {found.context.version_of(package)}".strip() + f" has no module {module}"
-            return what, Fix.of((found.context.install(known),))
-        lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
-        return lost, Fix("to build it again: {repair}", repair=found.context.repair)
-    if module != top and found.context.is_own(top):
+            what = f"{package} {match.context.version_of(package)}".strip() + f" has no module {module}"
+            return what, Fix.of((match.context.install(known),))
+        lost = f"the environment of {fold(match.hosts)} is damaged: its record lists the module {module}, which is gone"
+        return lost, Fix("to build it again: {repair}", repair=match.context.repair)
+    if module != top and match.context.is_own(top):
         return (
             sentence,
             Fix(f"correct the name, which the own package {top} lacks; `ipexctl run --dry-run -v` shows its paths"),
         )
-    if not known and found.context.is_of_project(top):
+    if not known and match.context.is_of_project(top):
         known = top.replace("_", "-")
     fix = Fix(f"if {top} is a file of yours: put it into the project, which `ipexctl sync` uploads; ")
     if not known:
-        has_own_python = found.context.plan.has_own_python
+        has_own_python = match.context.plan.has_own_python
         add = "if you know one, install it" if has_own_python else "if you know one, add it with --with"
         return sentence, Fix("{fix}no package is known to have it; {add}", fix=fix, add=add)
-    return sentence, Fix("{fix}if it is a package: {install}", fix=fix, install=found.context.install(known))
+    return sentence, Fix("{fix}if it is a package: {install}", fix=fix, install=match.context.install(known))
 
 
 _OF_STACKS: Final = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
 
 
-def _no_submodule(found: PatternMatch) -> tuple[str, str] | None:
+def _no_submodule(match: PatternMatch) -> tuple[str, str] | None:
     """An installed package that lacks one of its modules is of another version than the code expects."""
-    module = found.groups["module"]
+    module = match.groups["module"]
     top = module.partition(".")[0]
-    if top != module and (hidden := _hidden(found)) is not None:
+    if top != module and (hidden := _hidden(match)) is not None:
         return hidden
-    return _other_version(found, top, f"module {module}") if top != module else None
+    return _other_version(match, top, f"module {module}") if top != module else None
 
 
-def _gone_name(found: PatternMatch) -> tuple[str, str] | None:
-    return _other_version(found, found.groups["module"].partition(".")[0], found.groups["name"])
+def _gone_name(match: PatternMatch) -> tuple[str, str] | None:
+    return _other_version(match, match.groups["module"].partition(".")[0], match.groups["name"])
 
 
-def _gone(found: PatternMatch) -> tuple[str, str] | None:
+def _gone(match: PatternMatch) -> tuple[str, str] | None:
     """A name that a row of the table knows, unless the installed version should have it or its package is missing."""
-    context, library = found.context, found.output.library
-    key = ".".join(filter(None, (found.groups.get("module") or library, found.groups.get("name"))))
+    context, library = match.context, match.output.library
+    key = ".".join(filter(None, (match.groups.get("module") or library, match.groups.get("name"))))
     rows = _sections()["gone"]
     row = next((row for row in rows if key in (f"{of}.{name}" for of in row["of"] for name in row["names"])), None)
     if row is None:
@@ -219,8 +219,8 @@ def _gone(found: PatternMatch) -> tuple[str, str] | None:
         return None  # such as a DataFrame of polars
     if bound and version and SpecifierSet(bound[0]).contains(version, prereleases=True):
         return None
-    at = f" ({found.output.place})" if found.output.place else ""
-    what = f"{package} {version}".strip() + f" has no {key}" + "".join(f", which {each} has" for each in older[:1]) + at
+    at = f" ({match.output.place})" if match.output.place else ""
+    what = f"{package} {version}".strip() + f" has no {key}" + "".join(f", which {name} has" for name in older[:1]) + at
     change = f"write {row['write']} instead" if "write" in row else "change that code"
     if library and package not in (known_packages().get(library) or (library.replace("_", "-"),)):
         change = f"take a newer {library}"
@@ -230,13 +230,13 @@ def _gone(found: PatternMatch) -> tuple[str, str] | None:
     return what, Fix("{change}, or {take}", change=change, take=take)
 
 
-def _other_version(found: PatternMatch, top: str, lacking: str) -> tuple[str, str] | None:
+def _other_version(match: PatternMatch, top: str, lacking: str) -> tuple[str, str] | None:
     """The installed version lacks what the code uses, and which one has it is not known; None without a package."""
-    context, packages = found.context, known_packages().get(top) or (top.replace("_", "-"),)
+    context, packages = match.context, known_packages().get(top) or (top.replace("_", "-"),)
     package = next(filter(context.has_package, packages), "")
     if context.is_own(top):
         return None
-    if (gone := _gone(found)) is not None or not package:
+    if (gone := _gone(match)) is not None or not package:
         return gone
     package, version = re.split("[<>=!~]", package)[0], context.version_of(package)
     what = f"{package} {version}".strip() + f" is installed and has no {lacking}: it is too new or too old for it"
@@ -246,9 +246,9 @@ def _other_version(found: PatternMatch, top: str, lacking: str) -> tuple[str, st
     return what, Fix(f"{see}, with --with of {{repair}}", package=package, repair=context.repair)
 
 
-def _for_gpus(found: PatternMatch) -> tuple[str, str]:
+def _for_gpus(match: PatternMatch) -> tuple[str, str]:
     """Torch's own error about a GPU: of a library, or of a script that --gpu-code leaves as it is."""
-    output, plan = found.output, found.context.plan
+    output, plan = match.output, match.context.plan
     file, _, number = output.place.rpartition(", line ")
     packages = re.findall(r'^ *File "[^"]*-packages/(\w+)', output.last_text, re.MULTILINE)
     if packages and re.search(rf'-packages/[^"\n]*{re.escape(file)}", line {number}\b', output.last_text):
@@ -263,28 +263,28 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
     return cause, "use device 'cpu', the backend gloo, and torch.load with map_location='cpu'"
 
 
-def _found_no_gpu(found: PatternMatch) -> tuple[str, str] | None:
+def _found_no_gpu(match: PatternMatch) -> tuple[str, str] | None:
     """For a script that asked for a GPU and exited with words about GPUs; None after an exception, which says more."""
     cause, assume = "the script exited because PyTorch found no GPU", ("--gpu-code", "assume")
-    again = ipexctl_command("run", *assume, argv=found.context.plan.asked.program)
+    again = ipexctl_command("run", *assume, argv=match.context.plan.asked.program)
     fix = Fix("to say that there are GPUs, and place on the CPU what it places there: {again}", again=again)
-    if found.output.exception is not None or _OF_GPUS.search(found.output.last_text) is None:
+    if match.output.exception is not None or _OF_GPUS.search(match.output.last_text) is None:
         return None
-    return f"{cause}, for which it asked: {found.groups['what']}", fix
+    return f"{cause}, for which it asked: {match.groups['what']}", fix
 
 
-def _checkpoint(found: PatternMatch) -> tuple[str, str]:
+def _checkpoint(match: PatternMatch) -> tuple[str, str]:
     """The file is the one that the failing lines, the call's words or --checkpoint name."""
-    asked, host = found.context.plan.asked, found.output.host
-    loads = re.findall(r"\bload\w*\(\s*f?[\"']([^\"'{]+)[\"']", found.output.last_text)
-    named = [word.rpartition("=")[2] for word in found.context.plan.command if word.endswith(_CHECKPOINTS)]
+    asked, host = match.context.plan.asked, match.output.host
+    loads = re.findall(r"\bload\w*\(\s*f?[\"']([^\"'{]+)[\"']", match.output.last_text)
+    named = [word.rpartition("=")[2] for word in match.context.plan.command if word.endswith(_CHECKPOINTS)]
     path = next(iter((*loads, *named)), asked.checkpoint or "")
-    cause = f"{path or 'a checkpoint'} on {host} can't be read whole: {shorten_text(found.groups.get('said', ''))}"
-    if "name" in found.groups:
-        cause = f"{path or 'a checkpoint'} on {host} doesn't match the model: {found.groups['name']} has another shape"
+    cause = f"{path or 'a checkpoint'} on {host} can't be read whole: {shorten_text(match.groups.get('said', ''))}"
+    if "name" in match.groups:
+        cause = f"{path or 'a checkpoint'} on {host} doesn't match the model: {match.groups['name']} has another shape"
     use = "use a whole checkpoint of this model, the same file on every node"
     see = "; to compare them: `ipexctl exec -- env -C {cwd} sha256sum {path}`" if path else ""
-    return cause, Fix(use + see, cwd=found.context.plan.cwd, path=path)
+    return cause, Fix(use + see, cwd=match.context.plan.cwd, path=path)
 
 
 _CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -299,27 +299,27 @@ def _from_cwd(path: str, plan: Plan) -> tuple[str, bool]:
     return (posixpath.relpath(path, cwd) if is_in and path.startswith("/") else path), leads_out
 
 
-def _no_file(found: PatternMatch) -> tuple[str, str]:
-    path, leads_out = _from_cwd(found.groups["path"], found.context.plan)
-    if (gone := found.measured("gone")) and _REMOVES.search(found.output.source):
-        fields = {**found.fields(), "path": path, "gone": gone[0].text}
+def _no_file(match: PatternMatch) -> tuple[str, str]:
+    path, leads_out = _from_cwd(match.groups["path"], match.context.plan)
+    if (gone := match.measured("gone")) and _REMOVES.search(match.output.source):
+        fields = {**match.fields(), "path": path, "gone": gone[0].text}
         cause = "{path} was gone when {process} was to remove or move it{at}: {gone}".format_map(fields)
         return f"{cause}, as by another rank", "let one rank do it: if rank == 0; then a barrier for all"
-    if (missing := found.measured("directory")) and _WRITES.search(found.output.source):
-        directory, _ = _from_cwd(missing[0].text, found.context.plan)
-        fields = {**found.fields(), "directory": directory, "path": path}
+    if (missing := match.measured("directory")) and _WRITES.search(match.output.source):
+        directory, _ = _from_cwd(missing[0].text, match.context.plan)
+        fields = {**match.fields(), "directory": directory, "path": path}
         cause = "{host} has no directory {directory}, in which {process} was to write {path}{at}".format_map(fields)
         make = Fix("make it first: os.makedirs({directory}, exist_ok=True)", directory=repr(directory))
         return cause, Fix("{make}; if a rank removes it, let it wait for a barrier of all", make=make)
-    sentence = "{hosts_have_no} file {path}{doubt}".format_map({**found.fields(), "path": path})
+    sentence = "{hosts_have_no} file {path}{doubt}".format_map({**match.fields(), "path": path})
     if leads_out:
         fix = Fix("put it into the project; or copy it to every node and name its absolute path: `ipexctl push --help`")
-        absent = "{hosts_have_no} file {path}".format_map(found.fields())
+        absent = "{hosts_have_no} file {path}".format_map(match.fields())
         return f"{absent}: the path leads out of the project, and only the project is uploaded", fix
-    why, line = found.context.line_that_sends(path)
+    why, line = match.context.line_that_sends(path)
     if line:
         return f"{sentence}; {why}", line
-    plan = found.context.plan
+    plan = match.context.plan
     see = Fix("to see which hosts have it: `ipexctl exec -- ls -d {path}`", path=posixpath.join(plan.cwd, path))
     if path.endswith((".pt", ".pth", ".ckpt", ".safetensors")) and len(plan.hosts) > 1 and not plan.asked.checkpoint:
         own = "if a rank wrote it, only the host of that rank has it, and --checkpoint {place} brings it to all; {see}"
@@ -342,29 +342,29 @@ _WRITES: Final = re.compile(r"""open\([^)]*["'][wax]b?t?\+?b?["']|\b(?:save\w*|d
 _REMOVES: Final = re.compile(r"\b(?:remove|unlink|rmtree|rmdir|rename|replace|move)\(")
 
 
-def _windows_lines(found: PatternMatch) -> tuple[str, str]:
+def _windows_lines(match: PatternMatch) -> tuple[str, str]:
     """A file with Windows line ends, from the message, else from the call; or a first line that is wrong otherwise."""
-    what, asked = found.groups["what"], found.context.plan.asked
+    what, asked = match.groups["what"], match.context.plan.asked
     words = asked.argv if asked.kind == "command" else ()
     called = next((word for word in words if word not in ("bash", "sh")), "")
     is_other = called.startswith("-") or (called.endswith(".sh") and what.startswith("python"))
     file = "" if is_other else called
-    if said := found.groups.get("file"):  # by a host: only a file of the project is named to sed
-        file = found.context.project_file(said) or (called if posixpath.normpath(called) == said else "")
+    if said := match.groups.get("file"):  # by a host: only a file of the project is named to sed
+        file = match.context.project_file(said) or (called if posixpath.normpath(called) == said else "")
     if not what.endswith("\\r"):
-        cause = f"the first line of {called} on {found.output.host} names a program that it lacks: {what}"
+        cause = f"the first line of {called} on {match.output.host} names a program that it lacks: {what}"
         return cause, "correct that line"
-    cause = f"{file or 'a file'} has Windows line ends: {found.output.host} looks for {posixpath.basename(what)}"
+    cause = f"{file or 'a file'} has Windows line ends: {match.output.host} looks for {posixpath.basename(what)}"
     fix = f"sed -i 's/\\r$//' -- {shlex.quote(file)}; then run it again" if file else "to find it: grep -rlI $'\\r' ."
     return cause, fix
 
 
-def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
-    if not found.context.plan.install:  # the user's own Python: unknown which package had it
+def _torch_library(match: PatternMatch) -> tuple[str, str] | None:
+    if not match.context.plan.install:  # the user's own Python: unknown which package had it
         return None
-    library = found.groups["library"]
-    lost = f"the environment of {fold(found.hosts)} is damaged: torch's own library {library} is gone"
-    return lost, Fix("to build it again: {repair}", repair=found.context.repair)
+    library = match.groups["library"]
+    lost = f"the environment of {fold(match.hosts)} is damaged: torch's own library {library} is gone"
+    return lost, Fix("to build it again: {repair}", repair=match.context.repair)
 
 
 _THROWN: Final = re.compile(
@@ -373,30 +373,30 @@ _THROWN: Final = re.compile(
 )
 
 
-def _aborted(found: PatternMatch) -> tuple[str, str]:
+def _aborted(match: PatternMatch) -> tuple[str, str]:
     """SIGABRT, explained by the C++ exception, by the place in the script, or by neither."""
-    output, process = found.output, found.fields()["process"]
-    full_log = Fix(f"the complete message: `ipexctl logs {found.context.run} -r {output.rank} --stderr`")
-    if match := _THROWN.search(output.last_text):
+    output, process = match.output, match.fields()["process"]
+    full_log = Fix(f"the complete message: `ipexctl logs {match.context.run} -r {output.rank} --stderr`")
+    if mention := _THROWN.search(output.last_text):
         at = f" ({output.place})" if output.place else ""
-        words = f": {shorten_text(match['words'])}" if match["words"] else ""
-        return f"a library aborted {process}{at} with a C++ exception, {match['type']}{words}", full_log
+        words = f": {shorten_text(mention['words'])}" if mention["words"] else ""
+        return f"a library aborted {process}{at} with a C++ exception, {mention['type']}{words}", full_log
     if output.place:
         return f"{process} was aborted in a call at {output.place}", full_log
     if "Fatal Python error: Aborted" in output.last_text:
         return f"{process} was aborted outside the script's code, for example in a function that runs at exit", full_log
-    all_output = Fix(f"all its output: `ipexctl logs {found.context.run} -r {output.rank}`")
+    all_output = Fix(f"all its output: `ipexctl logs {match.context.run} -r {output.rank}`")
     return f"{process} called abort() without a message: a library, or the script itself", all_output
 
 
-def _argument(found: PatternMatch) -> tuple[str, str]:
-    listed = re.search(r"not used by the HfArgumentParser: (\[[^\]]*\])", found.output.last_text)
+def _argument(match: PatternMatch) -> tuple[str, str]:
+    listed = re.search(r"not used by the HfArgumentParser: (\[[^\]]*\])", match.output.last_text)
     words = re.findall(r"'--([\w-]+)", listed[1]) if listed else []
-    names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [found.groups["name"].strip("-")])))
+    names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [match.groups["name"].strip("-")])))
     parts = []
     for known in _sections()["arguments"]:
         for name in set(known["names"]).intersection(names):
-            older = Fix("; or {older}", older=found.context.install(*known["last"])) if "last" in known else ""
+            older = Fix("; or {older}", older=match.context.install(*known["last"])) if "last" in known else ""
             parts.append(f"{name}: " * (len(names) > 1) + known["fix"] + older)
     cause = f"the installed version of transformers or accelerate has no argument {join_words(names)}"
     return cause, join_fixes(parts or ["look up its name in the documentation of that version"])
@@ -405,15 +405,15 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
 _USAGE: Final = re.compile(r"^usage: (?:.*\n)*?(?=\S+: error: )", re.MULTILINE)
 
 
-def _arguments(found: PatternMatch) -> tuple[str, str]:
+def _arguments(match: PatternMatch) -> tuple[str, str]:
     """Correct the user's own words, if the usage that the script printed or the options of a run show how."""
-    what, asked = found.groups["what"], found.context.plan.asked
+    what, asked = match.groups["what"], match.context.plan.asked
     cause, argv = f"the script rejects its arguments: {what}", asked.argv
     mark = {"module": ("-m",), "command": ("--",)}.get(asked.kind, ())
     rejected = what.partition("unrecognized arguments: ")[2].split()
     option = next((word for word in rejected if word.startswith("-") and word in argv), "")
     name, equals, value = option.partition("=")
-    usage = _USAGE.search(found.output.text)
+    usage = _USAGE.search(match.output.text)
     near = get_close_matches(name, re.findall(r"--[\w-]+", usage[0]) if usage else (), n=1)
     at = argv.index(option) if option else 0
     if option and name.strip("-").replace("-", "_") in RunOptions._fields:
@@ -429,41 +429,41 @@ def _arguments(found: PatternMatch) -> tuple[str, str]:
     return cause, Fix("correct them after the script's name; to see what it takes: {shown}", shown=shown)
 
 
-def _no_name(found: PatternMatch) -> tuple[str, str]:
-    name, module, file = found.groups["name"], found.groups["module"], found.groups.get("file", "")
+def _no_name(match: PatternMatch) -> tuple[str, str]:
+    name, module, file = match.groups["name"], match.groups["module"], match.groups.get("file", "")
     own = _path_in_project(file)
-    if own and (hidden := _hidden(found)) is not None:
+    if own and (hidden := _hidden(match)) is not None:
         return hidden
-    if "unfinished" in found.groups:
+    if "unfinished" in match.groups:
         circle = f"{module} imports a module that imports {module} again, which has no {name} yet"
         return circle, "move one of the two imports into the function that uses it"
     if own:
-        return f"{own} of the project has no {name}", f"add {name} there, or correct the import ({found.output.place})"
-    if (other := _other_version(found, module.partition(".")[0], f"{name} in {module}")) is not None:
+        return f"{own} of the project has no {name}", f"add {name} there, or correct the import ({match.output.place})"
+    if (other := _other_version(match, module.partition(".")[0], f"{name} in {module}")) is not None:
         return other
-    fix = Fix("see the versions: `ipexctl envs`; take another with --with of {repair}", repair=found.context.repair)
+    fix = Fix("see the versions: `ipexctl envs`; take another with --with of {repair}", repair=match.context.repair)
     return f"{module} has no {name}: the script was written for another version", fix
 
 
-def _other_build(found: PatternMatch) -> tuple[str, str]:
-    library, context = found.groups["library"], found.context
+def _other_build(match: PatternMatch) -> tuple[str, str]:
+    library, context = match.groups["library"], match.context
     fix = Fix("install both together: {line}", line=context.install(library))
     if context.plan.has_own_python:
         fix = Fix(f"install the {library} that was released with its torch, from the index of that torch")
     return f"{library} was built for another torch", fix
 
 
-def _worker_ended(found: PatternMatch) -> tuple[str, str] | None:
-    if any(text in found.output.text for text in ("its bootstrapping phase", "context has already been set")):
+def _worker_ended(match: PatternMatch) -> tuple[str, str] | None:
+    if any(text in match.output.text for text in ("its bootstrapping phase", "context has already been set")):
         return None  # script.no_main
-    first = _WORKER.search(found.output.text)  # above, where a worker's own lines mix with it
-    how = first[1] if first is not None else found.groups["how"]
+    first = _WORKER.search(match.output.text)  # above, where a worker's own lines mix with it
+    how = first[1] if first is not None else match.groups["how"]
     where = (
         "in a library or in code of the dataset" if "signal" in how else "in code of the dataset, or a library of it"
     )
-    who = f"a DataLoader worker of {found.output.process} on {found.output.host} {'was ' * ('signal' in how)}{how}"
+    who = f"a DataLoader worker of {match.output.process} on {match.output.host} {'was ' * ('signal' in how)}{how}"
     shows = "num_workers=0 shows where: `ipexctl logs {run} -r {rank} --stderr`"
-    return f"{who}, {where}", Fix(shows, run=found.context.run, rank=f"{found.output.rank}")
+    return f"{who}, {where}", Fix(shows, run=match.context.run, rank=f"{match.output.rank}")
 
 
 _WORKER: Final = re.compile(
@@ -480,18 +480,18 @@ _HUB_CALL: Final = re.compile(
 _HUB_OPTION: Final = re.compile(r"--(?P<kind>model|dataset)\w*[ =](?P<repo>[\w.-]+/[\w.-]+)(?!\S)")
 
 
-def _hub_repos(found: PatternMatch) -> list[HubRepo]:
+def _hub_repos(match: PatternMatch) -> list[HubRepo]:
     """What was requested, according to the text, an address, the script's line, or the command line."""
 
-    def named_in(pattern: re.Pattern[str], text: str = found.output.text) -> list[str]:
+    def named_in(pattern: re.Pattern[str], text: str = match.output.text) -> list[str]:
         return [
-            f"{_PREFIX['dataset' if 'dataset' in (match['kind'] or '') else 'model']}{match['repo']}"
-            f"@{match.groupdict().get('revision') or DEFAULT_REVISION}"
-            for match in pattern.finditer(text)
+            f"{_PREFIX['dataset' if 'dataset' in (mention['kind'] or '') else 'model']}{mention['repo']}"
+            f"@{mention.groupdict().get('revision') or DEFAULT_REVISION}"
+            for mention in pattern.finditer(text)
         ]
 
-    by_text = [f"{_PREFIX[kind]}{name}" for kind, name in found.groups.items() if kind in _PREFIX]
-    line = " ".join(found.context.plan.asked.argv)
+    by_text = [f"{_PREFIX[kind]}{name}" for kind, name in match.groups.items() if kind in _PREFIX]
+    line = " ".join(match.context.plan.asked.argv)
     repos: dict[HubRepo, None] = {}
     for word in by_text or named_in(_HUB_ADDRESS) or named_in(_HUB_CALL) or named_in(_HUB_OPTION, line):
         with suppress(UserError):
@@ -499,18 +499,18 @@ def _hub_repos(found: PatternMatch) -> list[HubRepo]:
     return list(repos)
 
 
-def _hub(found: PatternMatch) -> tuple[str, str]:
-    repos = _hub_repos(found)
+def _hub(match: PatternMatch) -> tuple[str, str]:
+    repos = _hub_repos(match)
     what = join_words([repo.repo_id for repo in repos]) or "the model or data"
     by_hand = "send it to every host with `ipexctl push`, as hf:ORG/MODEL"
     line = Fix.of((push_command(repos),)) if repos else Fix(by_hand)
-    hosts = fold(found.hosts)
-    if "model" in found.groups:
+    hosts = fold(match.hosts)
+    if "model" in match.groups:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line
-    if "dataset" in found.groups and repos:
+    if "dataset" in match.groups and repos:
         cause = f"datasets cannot reach the hub from {hosts}, and {what} was not prepared there before"
-        repo, argv = repos[0], found.context.plan.asked.argv
-        if any(match["kind"] == "load_dataset" for match in _HUB_CALL.finditer(found.output.text)):
+        repo, argv = repos[0], match.context.plan.asked.argv
+        if any(mention["kind"] == "load_dataset" for mention in _HUB_CALL.finditer(match.output.text)):
             return cause, Fix("{line}; then, in the script: {call}", line=line, call=load_call(repo))
         option = next((word for word, value in pairwise(argv) if value == repo.repo_id and word.startswith("-")), "")
         then = f"to {option}, in place of {repo.repo_id}" if option else f"in place of {repo.repo_id}"
@@ -519,10 +519,10 @@ def _hub(found: PatternMatch) -> tuple[str, str]:
     return cause, Fix("{line}; if a proxy leads to the hub: `-x HTTPS_PROXY`", line=line)
 
 
-def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
-    place, port, context = found.groups["place"], found.groups["port"], found.context
+def _timed_out(match: PatternMatch) -> tuple[str, str] | None:
+    place, port, context = match.groups["place"], match.groups["port"], match.context
     own_address = "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank"
-    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
+    if f"network addresses of ({place}, {port}) cannot be retrieved" in match.output.text:
         return None  # it tried that name until the timeout
     if _LOOPBACK.match(place) and len(context.hosts) > 1:
         waited = "so each node searched for rank 0 on itself, and rank 0 waited for the other ranks"
@@ -542,33 +542,33 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     )
 
 
-def _own_address(found: PatternMatch) -> tuple[str, str] | None:
+def _own_address(match: PatternMatch) -> tuple[str, str] | None:
     """None on one host, where the address is right."""
-    if len(found.context.hosts) < 2:
+    if len(match.context.hosts) < 2:
         return None
     cause = (
         "init_method in the script names {place}, which is each host itself, so no rank found rank 0 on another host"
     )
     fix = "leave init_method out, or write init_method='env://': ipexctl run sets the address of rank 0 for every rank"
-    return cause.format_map(found.fields()), fix
+    return cause.format_map(match.fields()), fix
 
 
-def _too_few(found: PatternMatch) -> tuple[str, str] | None:
+def _too_few(match: PatternMatch) -> tuple[str, str] | None:
     """None if only the rank's report names a size, and the run has as many ranks."""
-    ranks, there = len(found.context.outputs), found.groups.get("there", "")
-    told = [each.text for each in found.measured("group") if re.fullmatch(r"[0-9]{1,9}", each.text)]
-    size = int(found.groups["all"] if there else next(iter(told), "0"))
+    ranks, there = len(match.context.outputs), match.groups.get("there", "")
+    told = [proof.text for proof in match.measured("group") if re.fullmatch(r"[0-9]{1,9}", proof.text)]
+    size = int(match.groups["all"] if there else next(iter(told), "0"))
     if size > ranks:
         came = f": {there}/{size} came" if there else ""
         cause = f"the script waits for {size} ranks (world_size), and the run has {ranks}{came}"
-        more = ipexctl_command("run", "-n", f"{size}", argv=found.context.plan.asked.program)
+        more = ipexctl_command("run", "-n", f"{size}", argv=match.context.plan.asked.program)
         fix = Fix(f"leave world_size out: it is {ranks} in each rank; or start as many: {{more}}", more=more)
-        return f"{cause}{found.fields()['at']}", fix
+        return f"{cause}{match.fields()['at']}", fix
     if not there:
         return None
-    seconds = found.groups["seconds"]
+    seconds = match.groups["seconds"]
     cause = f"only {there} of {size} ranks connected to rank 0 in {seconds} s: the others use another address"
-    see = Fix("`ipexctl logs {run}`", run=found.context.run)
+    see = Fix("`ipexctl logs {run}`", run=match.context.run)
     fix = Fix("leave MASTER_ADDR to ipexctl, in the script and in -x; read the other ranks' output: {see}", see=see)
     return f"{cause}, or were not there yet", fix
 
@@ -576,15 +576,15 @@ def _too_few(found: PatternMatch) -> tuple[str, str] | None:
 _SPAWNED: Final = re.compile(r"-- Process \d+ terminated with the following error|torch/multiprocessing/spawn\.py")
 
 
-def _port_busy(found: PatternMatch) -> tuple[str, str]:
-    port, holder = found.groups.get("port") or "", found.groups.get("holder")
+def _port_busy(match: PatternMatch) -> tuple[str, str]:
+    port, holder = match.groups.get("port") or "", match.groups.get("holder")
     if holder:
         own = Fix(
             "if the script starts its own ranks (mp.spawn), give `ipexctl run --ppn 1`; else remove fixed ports from it"
         )
-        return f"port {port} of {found.output.host} was taken by {holder}", own
-    if port and port == str(found.context.master.port or "") and _SPAWNED.search(found.output.text):
-        ranks = len(found.context.outputs)
+        return f"port {port} of {match.output.host} was taken by {holder}", own
+    if port and port == str(match.context.master.port or "") and _SPAWNED.search(match.output.text):
+        ranks = len(match.context.outputs)
         taken = (
             f"the script starts ranks of its own in each of the {ranks} ranks of this run, and those of another one had"
         )
@@ -592,22 +592,22 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
             f"{taken} taken port {port} of node0, its MASTER_PORT",
             "start the script once, with -n 1; or take its spawn out",
         )
-    if port and port == str(found.context.master.port or ""):
+    if port and port == str(match.context.master.port or ""):
         taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program"
-        if found.context.plan.master_port:
+        if match.context.plan.master_port:
             leave_out = "leave --master-port out: node0 looks for a free port at each start"
             return taken, Fix(f"{leave_out}; to see which one: `ipexctl exec -- ss -ltnp`")
         return taken, "run it again: node0 looks for a free port at each start"
     where = f"port {port}" if port else "a port the script listens on"
     return (
         (
-            f"{where} is already in use on {found.output.host}: the script uses a fixed port that another rank, "
+            f"{where} is already in use on {match.output.host}: the script uses a fixed port that another rank, "
             "another run or another program has there"
         ),
         Fix(
             "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to "
             "see the process, unless it is another account's: `ipexctl exec -l {host} -- ss -ltnp`",
-            host=found.output.host,
+            host=match.output.host,
         ),
     )
 
@@ -618,14 +618,14 @@ _SEE_WHO: Final = (
 )
 
 
-def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
+def _ended_from_elsewhere(match: PatternMatch) -> tuple[str, str]:
     """A signal that neither ipexctl nor, by its own count, the kernel sent."""
-    output, context = found.output, found.context
+    output, context = match.output, match.context
     host, number = output.host, output.ended_by or signal.SIGKILL
-    guards, low = found.measured("guard"), found.measured("memory-low")
+    guards, low = match.measured("guard"), match.measured("memory-low")
     who, which = output.process if output.signal else f"a process of {output.process}", "a guard such as earlyoom"
     if guards:
-        least = "".join(f" ({each.text})" for each in found.measured("memory-low", "memory-free"))
+        least = "".join(f" ({proof.text})" for proof in match.measured("memory-low", "memory-free"))
         which = f"{guards[0].text}, a guard of memory that runs there{least}"
     sender = f"by the script itself, a person, a scheduler or {which}"
     mpirun = context.plan.launcher
@@ -641,10 +641,10 @@ def _ended_from_elsewhere(found: PatternMatch) -> tuple[str, str]:
     return cause, Fix(_SEE_WHO + " -r {rank}`", host=host, run=context.run, rank=str(output.rank or 0))
 
 
-def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
-    host, how = found.output.host, found.groups.get("how", "SIGTERM")
+def _mpirun_ended(match: PatternMatch) -> tuple[str, str]:
+    host, how = match.output.host, match.groups.get("how", "SIGTERM")
     cause = f"mpirun was ended on {host} by {how}, and not by ipexctl: by a person, a scheduler or a guard of memory"
-    if part := found.groups.get("part"):
+    if part := match.groups.get("part"):
         cause = f"mpirun ended the ranks because {part}, of mpirun itself, had ended on {host} just before"
         cause += ": killed by a person, a scheduler or a guard of memory, or by the kernel"
     if how == "SIGKILL":
@@ -652,14 +652,14 @@ def _mpirun_ended(found: PatternMatch) -> tuple[str, str]:
             "see whether the kernel did, as root on {host}: dmesg -T | grep -i kill; then run it again", host=host
         )
         return f"{cause}, or by the kernel", see
-    return cause, Fix(_SEE_WHO + "`", host=host, run=found.context.run)
+    return cause, Fix(_SEE_WHO + "`", host=host, run=match.context.run)
 
 
-def _bus_error(found: PatternMatch) -> tuple[str, str]:
-    host, output, full = found.output.host, found.output, found.measured("disk-full")
+def _bus_error(match: PatternMatch) -> tuple[str, str]:
+    host, output, full = match.output.host, match.output, match.measured("disk-full")
     at = f" ({output.place})" if output.place else ""
     cause = f"{output.process} touched a part of a mapped file that is no longer there{at}"
-    logs = Fix("all its output: `ipexctl logs {run} -r {rank}`", run=found.context.run, rank=str(output.rank or 0))
+    logs = Fix("all its output: `ipexctl logs {run} -r {rank}`", run=match.context.run, rank=str(output.rank or 0))
     if full:
         see = Fix("make room: `ipexctl exec -l {host} -- df -h /dev/shm /tmp`; {logs}", host=host, logs=logs)
         return f"{cause}: {full[0].text} on {host}", see
@@ -668,8 +668,8 @@ def _bus_error(found: PatternMatch) -> tuple[str, str]:
     return f"{cause}: the file was shortened, or /dev/shm or a disk of {host} was full{room}", see
 
 
-def _memory_refused(found: PatternMatch) -> tuple[str, str]:
-    host, process, free = found.output.host, found.output.process, found.measured("memory-free")
+def _memory_refused(match: PatternMatch) -> tuple[str, str]:
+    host, process, free = match.output.host, match.output.process, match.measured("memory-free")
     cause = f"{host} has too little memory for an allocation of {process}"
     if free:
         limit = "it is more than the machine has, or than a limit of the account allows (ulimit -v)"
@@ -678,16 +678,16 @@ def _memory_refused(found: PatternMatch) -> tuple[str, str]:
     return cause, Fix("use a smaller batch or fewer ranks: --ppn; {see}", see=see)
 
 
-def _memory_kill(found: PatternMatch) -> tuple[str, str]:
+def _memory_kill(match: PatternMatch) -> tuple[str, str]:
     """SIGKILL, or its exit code from a shell: the kernel counted or logged it, or nothing could be read."""
-    host, worker = found.output.host, found.groups.get("worker")
-    what = f"a {worker} of {found.output.process}" if worker else found.output.process
+    host, worker = match.output.host, match.groups.get("worker")
+    what = f"a {worker} of {match.output.process}" if worker else match.output.process
     see = Fix("see what the kernel killed, as root on {host}: dmesg -T | grep -i kill", host=host)
-    if not found.measured("oom-counted") and (worker or found.pattern is None):
+    if not match.measured("oom-counted") and (worker or match.pattern is None):
         whom = "by the kernel for memory, a person, a scheduler or a guard"
         known = "the kernel's count of its kills could not be read there"
-        if elsewhere := found.measured("oom-elsewhere"):
-            free = "".join(f", though {each.text}" for each in found.measured("memory-free"))
+        if elsewhere := match.measured("oom-elsewhere"):
+            free = "".join(f", though {proof.text}" for proof in match.measured("memory-free"))
             known = f"{elsewhere[0].text.partition(' (')[0]}{free}".replace("this machine", host)
         return f"{what} was killed on {host} {whom}; {known}", see
     what = f"{what} was killed by the kernel" if worker else f"{what} lost a process that the kernel killed"
@@ -695,24 +695,24 @@ def _memory_kill(found: PatternMatch) -> tuple[str, str]:
     return f"{what} on {host}, because memory was short", Fix("{see}; {fewer}", see=see, fewer=fewer)
 
 
-def _no_variable(found: PatternMatch) -> tuple[str, str]:
-    name = found.groups["name"]
-    fix = f"pass it on from here: -x {name}" if found.context.is_set_here(name) else f"set it: -x {name}=VALUE"
+def _no_variable(match: PatternMatch) -> tuple[str, str]:
+    name = match.groups["name"]
+    fix = f"pass it on from here: -x {name}" if match.context.is_set_here(name) else f"set it: -x {name}=VALUE"
     return f"the script reads the variable {name}, which the ranks do not have", fix
 
 
-def _unreachable(found: PatternMatch) -> tuple[str, str] | None:
+def _unreachable(match: PatternMatch) -> tuple[str, str] | None:
     """A server that the exception, else the failing line of the script, names; None if the server had answered."""
-    output, host = found.output, found.output.host
+    output, host = match.output, match.output.host
     if re.search(r"Read timed out|Remote\w* ?[Dd]isconnected|Connection (?:aborted|reset)", output.raised):
         return None
-    if os.strerror(errno.ECONNREFUSED) in output.raised and "name" in found.groups:
+    if os.strerror(errno.ECONNREFUSED) in output.raised and "name" in match.groups:
         cause = "no program listens on port {port} of {name}, to which {process} connects{at}"
         fix = "correct the address in the script, or start that server before the run"
-        return cause.format_map(found.fields()), fix
+        return cause.format_map(match.fields()), fix
     named = re.search(r"['\"/@]((?:[\w-]+\.)+[\w-]+)['\"/:]", output.source)
-    name = found.groups.get("name") or (named[1] if named is not None else "")
-    cause = f"{host} can't reach {name or 'a server that the script uses'}{found.fields()['at']}"
+    name = match.groups.get("name") or (named[1] if named is not None else "")
+    cause = f"{host} can't reach {name or 'a server that the script uses'}{match.fields()['at']}"
     proxy = "if a proxy leads to it: -x HTTPS_PROXY; else download it beforehand, into the project or for --data DIR"
     if not name:
         return cause, proxy
@@ -722,8 +722,8 @@ def _unreachable(found: PatternMatch) -> tuple[str, str] | None:
     return cause, Fix("{see}; {proxy}", see=see, proxy=proxy)
 
 
-def _use_cpu(found: PatternMatch) -> tuple[str, str]:
-    line = ipexctl_command("run", argv=(*found.context.plan.asked.program, "--use_cpu"))
+def _use_cpu(match: PatternMatch) -> tuple[str, str]:
+    line = ipexctl_command("run", argv=(*match.context.plan.asked.program, "--use_cpu"))
     return (
         "the Trainer computes in bf16, and nothing tells it that the ranks are on CPUs",
         Fix("where the script makes its TrainingArguments itself, add use_cpu=True; else: {line}", line=line),

@@ -105,7 +105,7 @@ class RankOutput:
         """The signal that killed it, also if a shell turned the signal into exit code 128+N."""
         if self.signal:
             return self.signal
-        has_children = any(each.kind == "child" for each in self.evidence)
+        has_children = any(proof.kind == "child" for proof in self.evidence)
         return self.exit_code - 128 if self.exit_code in _OF_SHELLS and (has_children or not self.is_python) else None
 
     @cached_property
@@ -134,7 +134,7 @@ class RankOutput:
     @cached_property
     def lines_after_caught(self) -> list[str]:
         """What a script that chose its exit code printed after the last exception, which it had caught; else empty."""
-        has_chosen = any(each.kind == "exited" for each in self.evidence) or (self.exit_code or 1) > 1
+        has_chosen = any(proof.kind == "exited" for proof in self.evidence) or (self.exit_code or 1) > 1
         lines = [bare(line) for line in self.err]
         start = _last_exception(lines) if has_chosen and self.ended_by is None else None
         if start is None or not lines[start].startswith(TRACEBACK):
@@ -170,11 +170,11 @@ class RankOutput:
     def raised_in_turn(self) -> tuple[str, ...]:
         """The exception that ended the process, and those from which it was raised (`raise … from`), the last first."""
         *above, last = _CHAIN.split(self.last_text)
-        found = [_exception_in(last)]
+        exceptions = [_exception_in(last)]
         while len(above) > 1 and above[-1].startswith(_DIRECT_CAUSE):
-            found.append(_exception_in(above[-2]))
+            exceptions.append(_exception_in(above[-2]))
             above = above[:-2]
-        return tuple(filter(None, found))
+        return tuple(filter(None, exceptions))
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -182,7 +182,7 @@ class RankOutput:
         what was called last."""
         of_frames = (_OF_LIBRARY.search(frame["file"]) for frame in self._frames)
         names = {match["package"] or match["module"] for match in of_frames if match is not None}
-        called = {each.text.partition(".")[0] for each in self.evidence if each.kind == "called"}
+        called = {proof.text.partition(".")[0] for proof in self.evidence if proof.kind == "called"}
         types = {raised.partition(":")[0].partition(".")[0] for raised in self.raised_in_turn}
         return frozenset(names | called | types)
 
@@ -216,7 +216,7 @@ class RankOutput:
         if is_called and said:
             line = next((line for line in said if line.startswith(_FATAL)), said[-1])
             return f"before that, it had printed: {shorten_text(line)}"
-        children = [each.text for each in self.evidence if each.kind == "child"]
+        children = [proof.text for proof in self.evidence if proof.kind == "child"]
         return f"before that, {children[0]}" if children and _OF_CHILDREN.search(self.last_text) else ""
 
     @cached_property
@@ -302,7 +302,7 @@ class RankOutput:
         frame = self._frame
         if frame is not None:
             return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
-        places = (each.text for each in self.evidence if each.kind in ("raised", "exited"))
+        places = (proof.text for proof in self.evidence if proof.kind in ("raised", "exited"))
         return next(places, "").replace(":", ", line ")
 
 
@@ -375,7 +375,7 @@ class FailureContext:
     @property
     def _project_packages(self) -> Mapping[str, str]:
         """Name → what the project's lists require, as in `peft==0.14`."""
-        return {_project_of(each): each for each in self.plan.project_packages}
+        return {_project_of(requirement): requirement for requirement in self.plan.project_packages}
 
     def is_of_project(self, package: str) -> bool:
         """Return True if the project's lists require the package."""
@@ -402,7 +402,7 @@ class FailureContext:
 
     def exported(self, names: str) -> str:
         """Return the first variable of `-x` whose name matches the expression; empty if none does."""
-        return next((each.name for each in self.plan.asked.exports if re.fullmatch(names, each.name)), "")
+        return next((export.name for export in self.plan.asked.exports if re.fullmatch(names, export.name)), "")
 
     def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         """Return the hosts of ranks whose last lines match."""
@@ -430,7 +430,7 @@ class PatternMatch:
 
     def measured(self, *kinds: str) -> tuple[Proof, ...]:
         """Return the evidence of these kinds, of the rank and of the run."""
-        return tuple(each for each in (*self.output.evidence, *self.context.evidence) if each.kind in kinds)
+        return tuple(proof for proof in (*self.output.evidence, *self.context.evidence) if proof.kind in kinds)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -452,7 +452,7 @@ class PatternMatch:
     @property
     def file(self) -> str:
         """The file that was being read when the exception was raised, as the rank's Python saw it; or empty."""
-        return next((each.text for each in self.output.evidence if each.kind == "read"), "")
+        return next((proof.text for proof in self.output.evidence if proof.kind == "read"), "")
 
     def fields(self) -> _Fields:
         """Return name → value for the texts of a row."""
@@ -461,7 +461,7 @@ class PatternMatch:
         if len(self.context.hosts) > 1 and not quiet:
             have_no = "no node of this run has a"
         is_alone = len(self.context.plan.hosts) == 1
-        used = next((each.text for each in self.output.evidence if each.kind == "used"), "")
+        used = next((proof.text for proof in self.output.evidence if proof.kind == "used"), "")
         return _Fields(
             {**({"path": used} if used else {}), **self.groups},
             or_without_host="" if is_alone else Fix("; to run without it: `--limit !{host}`", host=output.host),
@@ -532,18 +532,18 @@ class KnownError:
         match = _EXCEPTION.match(raised.partition("\n")[0])
         kind = match["type"].rpartition(".")[2] if match is not None else ""
         is_framed = not self.frame or not output.packages.isdisjoint(self.frame)
-        is_of_type = bool(kind) and any(fnmatchcase(kind, each) for each in self.raised)
+        is_of_type = bool(kind) and any(fnmatchcase(kind, pattern) for pattern in self.raised)
         return is_of_type and is_framed and (self.message is None or bool(self.message.search(raised)))
 
-    def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
+    def sentences(self, match: PatternMatch) -> tuple[str, str] | None:
         """Return cause and fix; None if the row does not apply."""
-        return self.explain(found) if self.explain is not None else self.texts(found)
+        return self.explain(match) if self.explain is not None else self.texts(match)
 
-    def texts(self, found: PatternMatch) -> tuple[str, str]:
+    def texts(self, match: PatternMatch) -> tuple[str, str]:
         """Return the row's own cause and fix with their names filled in."""
-        fields, context = found.fields(), found.context
+        fields, context = match.fields(), match.context
         fields["export"] = context.exported(self.export)
-        fields["measured"] = "; ".join(each.text for each in found.measured(*self.needs))
+        fields["measured"] = "; ".join(proof.text for proof in match.measured(*self.needs))
         assume = ipexctl_command("run", "--gpu-code", "assume", argv=context.plan.asked.program)
         calls = {"repair": context.repair, "again": context.again, "assume": assume}
         of_fix = _Fields(fields, install=context.install(*self.package.split()), **calls)
@@ -680,7 +680,7 @@ def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tup
     if output.ended_by is not None and output.ended_by in known.signals:
         ended = Proof("signal", f"{signal_name(output.ended_by)} ended {output.process}", output.host)
         shown = ("oom", "memory-low", *known.certain, *known.needs)
-        measured = tuple(each for each in output.evidence if each.kind.startswith(shown))
+        measured = tuple(proof for proof in output.evidence if proof.kind.startswith(shown))
         return PatternMatch(output, context, {}, seen=(ended, *measured)), _ORDER["signal"]
     return None
 
@@ -692,9 +692,9 @@ def _search(known: KnownError, output: RankOutput) -> re.Match[str] | None:
     elif output.exception is None and "rank" in known.printed and output.rank is not None:
         for text in output.last_words:
             begin = 0 if output.signal or (output.exit_code or 0) > _OF_SIGNALS else _begin_of_end(text)
-            found = [match for pattern in known.patterns for match in pattern.finditer(text) if match.end() > begin]
-            if found:
-                return max(found, key=lambda match: match.end())
+            matches = [match for pattern in known.patterns for match in pattern.finditer(text) if match.end() > begin]
+            if matches:
+                return max(matches, key=lambda match: match.end())
         return None
     else:
         is_own = output.is_own_raise and not known.needs
@@ -734,10 +734,10 @@ def explain_exception(output: RankOutput, context: FailureContext) -> Cause | No
     line = f": {output.source}" if output.source and output.source not in text else ""
     at = f" ({output.place}{line})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
-    read = [each.text for each in output.evidence if each.kind == "read" and each.text not in f"{text}{line}"]
-    facts = [f"it was reading {each}" for each in read[:1]]
-    facts += [f"it had {each.text} open" for each in output.evidence if each.kind == "used"]
-    facts += [each.text for each in output.evidence if each.kind in ("content", "made")]
+    read = [proof.text for proof in output.evidence if proof.kind == "read" and proof.text not in f"{text}{line}"]
+    facts = [f"it was reading {name}" for name in read[:1]]
+    facts += [f"it had {proof.text} open" for proof in output.evidence if proof.kind == "used"]
+    facts += [proof.text for proof in output.evidence if proof.kind in ("content", "made")]
     said = (f"{output.who} raised {shorten_text(what)}{at}", shorten_text(output.root), output.before, *facts)
     sentence = "; ".join(filter(None, said))
     logs = f"the complete output of rank {output.rank}: `ipexctl logs {context.run} -r {output.rank}`"

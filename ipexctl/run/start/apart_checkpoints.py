@@ -95,7 +95,7 @@ def check_resumed(
     argv, script = fill_run(spec.asked.argv[1:], plan.first_run), spec.project.script
     flag = find_resume_flag(argv) or (script.resumes if script is not None else None)
     flag = flag or earlier_checkpoint(spec, records)
-    variables = {each.name: each.value for each in spec.asked.exports}
+    variables = {export.name: export.value for export in spec.asked.exports}
     named = of_call(script.checkpoints, argv, variables) if script is not None else ()
     if flag is None and not named:
         return None
@@ -106,8 +106,8 @@ def check_resumed(
         result = capture(session, Command(search, "find checkpoints"), silence=PATIENCE)
         return parse_checkpoints(result.stdout.decode(errors="replace")) if result.ended.ok else None
 
-    found = {done.host.name: done.result for done in pool.each(nodes, find)}
-    answers = {host.name: answer for host in nodes if (answer := found[host.name]) is not None}
+    by_host = {done.host.name: done.result for done in pool.each(nodes, find)}
+    answers = {host.name: answer for host in nodes if (answer := by_host[host.name]) is not None}
     apart = find_apart(flag, argv, answers) if flag is not None else None
     return apart or find_differing(spec.asked.script, answers)
 
@@ -138,31 +138,31 @@ def parse_checkpoints(output: str) -> HostCheckpoints:
     """Return what the script of `search_script` printed on one host. A line that it would not print is left out."""
     lines = output.splitlines()
     names = (posixpath.normpath(line[len("found ") :]) for line in lines if line.startswith("found "))
-    found = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))
+    checkpoints = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))
     files = frozenset(posixpath.normpath(line[len("file ") :]) for line in lines if line.startswith("file "))
-    return HostCheckpoints(found, "path" in lines, files)
+    return HostCheckpoints(checkpoints, "path" in lines, files)
 
 
-def find_differing(script: str, found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
+def find_differing(script: str, by_host: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
     """Return a file that the script names and that only some hosts have: rank 0 of an earlier run wrote it there."""
-    files = sorted({file for host in found.values() for file in host.files})
+    files = sorted({file for host in by_host.values() for file in host.files})
     for file in files:
-        having = [name for name, host in found.items() if file in host.files]
-        if lacking := [name for name in found if name not in having]:
+        having = [name for name, host in by_host.items() if file in host.files]
+        if lacking := [name for name in by_host if name not in having]:
             where = f"which is on {fold(having)}, and not on {fold(lacking)}"
             return ApartHosts(f"{script} names {file}, {where}", file)
     return None
 
 
-def find_apart(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
+def find_apart(flag: ResumeFlag, argv: Sequence[str], by_host: Mapping[str, HostCheckpoints]) -> ApartHosts | None:
     """Return how the hosts differ: some lack the path of the flag, or their newest checkpoints differ. Else None."""
-    lacking = [name for name, host in found.items() if not host.has_path]
-    having = [name for name, host in found.items() if host.has_path]
+    lacking = [name for name, host in by_host.items() if not host.has_path]
+    having = [name for name, host in by_host.items() if host.has_path]
     if flag.path and having and lacking:
         what = f"{flag.path} is on {fold(having)}, and not on {fold(lacking)}"
         return ApartHosts(f"{flag.name}: {what}", flag.place or posixpath.dirname(flag.path) or flag.path)
     named = {flag.path} if flag.path else set(places_in(argv))
-    newest = {name: _newest(host) for name, host in found.items()}
+    newest = {name: _newest(host) for name, host in by_host.items()}
     places = {place for host in newest.values() for place in host if place[0] in named}
     if not places and not flag.path:
         places = {place for host in newest.values() for place in host}

@@ -142,13 +142,13 @@ def _without_answer(failed: Mapping[str, HostError], count: int) -> StartFailure
     hosts_of: dict[str, list[str]] = {}
     for name, error in failed.items():
         hosts_of.setdefault(error.reason, []).append(name)
-    each = [StartFailure.of_host(name, error) for name, error in failed.items()]
+    failures = [StartFailure.of_host(name, error) for name, error in failed.items()]
     reason = "; ".join(f"{fold(of_reason)}: {text}" for text, of_reason in hosts_of.items())
     them, limit = ("it" if len(names) == 1 else "them"), ",".join(f"!{name}" for name in names)
     leave_out = Fix(f"leave {them} out: `-l {{limit}}`" if len(names) < count else "see: `ipexctl doctor`", limit=limit)
     fixes = dict.fromkeys(error.fix for error in failed.values() if error.fix)
     fix = join_fixes((*fixes, leave_out), "; or ")
-    return StartFailure(reason, fix, tuple(names), max(failure.exit_code for failure in each))
+    return StartFailure(reason, fix, tuple(names), max(failure.exit_code for failure in failures))
 
 
 def is_planned(asked: RunOptions) -> bool:
@@ -223,7 +223,7 @@ def existing_environment(
 
 def _rank_env(record: EnvRecord, home: str) -> RankEnv:
     prefix = f"{home}/envs/{record.name}"
-    lists = [each for request in record.requests for each in EnvRequest.from_json(request).lists]
+    lists = [path for request in record.requests for path in EnvRequest.from_json(request).lists]
     return RankEnv(
         python=f"{prefix}/bin/python",
         prefix=prefix,

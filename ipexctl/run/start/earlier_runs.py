@@ -51,12 +51,12 @@ def find_earlier_files(start: RunStart, plan: Plan) -> Sequence[Fix]:
         reply = call(session, "files.checkpoint", "look", request, label=label, silence=PATIENCE)
         return tuple(entry.decode(EarlierFiles) for entry in reply.records("earlier"))
 
-    found = ask_all(first_of_stores(start.spec.nodes_of(plan), plan), start.pool, ask)
-    for host, earlier in found.items():
+    by_host = ask_all(first_of_stores(start.spec.nodes_of(plan), plan), start.pool, ask)
+    for host, earlier in by_host.items():
         for entry in earlier:
             if entry.is_alive and entry.path == checkpoint:
                 raise StartError(refuse_live(entry, host))
-    return describe_earlier(plan.id, found)
+    return describe_earlier(plan.id, by_host)
 
 
 def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
@@ -72,11 +72,11 @@ def refuse_live(entry: EarlierFiles, host: str) -> StartFailure:
     )  # fmt: skip
 
 
-def describe_earlier(this: str, found: Mapping[str, Sequence[EarlierFiles]]) -> list[Fix]:
-    """Return a note for each earlier run and directory. `this`: id of the new run. `found`: host → what it has.
+def describe_earlier(this: str, by_host: Mapping[str, Sequence[EarlierFiles]]) -> list[Fix]:
+    """Return a note for each earlier run and directory. `this`: id of the new run. `by_host`: host → what it has.
     Pure."""
     of_hosts: dict[tuple[str, str], dict[str, EarlierFiles]] = {}
-    for host, earlier in found.items():
+    for host, earlier in by_host.items():
         for entry in earlier:
             of_hosts.setdefault((entry.run, entry.path), {})[host] = entry
     notes = []

@@ -349,11 +349,11 @@ class HeldProcess:
     def wait_for(self, line: bytes, seconds: float) -> bool:
         """True once it has printed this line; False after `seconds`, or if it ended."""
         deadline = time.monotonic() + seconds
-        while not (found := line in self._output.stdout) and not self.is_over:
+        while not (is_printed := line in self._output.stdout) and not self.is_over:
             if not self._news.wait(max(0.0, deadline - time.monotonic())):
                 return False
             self._news.clear()
-        return found
+        return is_printed
 
     @property
     def ended(self) -> CommandEnd | None:

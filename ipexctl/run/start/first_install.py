@@ -497,8 +497,8 @@ def _request_of_project(
         on_step(f"note: {_join_file_names(chosen)} is left out: {trust}")
         return None
     on_step(f"note: packages of {_join_file_names(usable)} are installed, too; without them: --no-requirements")
-    for each in request.unread:
-        name = os.path.relpath(each.path)
+    for file in request.unread:
+        name = os.path.relpath(file.path)
         on_step(f"note: the list of {name} is known once it is installed: node0 asks its build, whose code makes it")
     for note in request.notes:
         on_step("note: " + note)

@@ -185,11 +185,11 @@ def check_paths(
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))
 
-    found = ask_all(hosts, pool, check)
+    by_host = ask_all(hosts, pool, check)
     if local_data is None:
         local_data = {path: LocalPath(path, path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
-    checked = evaluate_paths(found, asked.python, hosts, local_data, local_arguments)
-    return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
+    checked = evaluate_paths(by_host, asked.python, hosts, local_data, local_arguments)
+    return replace(checked, setvars=setvars) if all(paths.setvars for paths in by_host.values()) else checked
 
 
 def data_arguments(arguments: Sequence[str]) -> dict[str, str]:
@@ -215,14 +215,14 @@ def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, 
     words = {word: option for word, option in data_arguments(spec.asked.argv[1:]).items() if word[0] != "/"}
     here = {word for word in words if os.path.exists(work / word)}  # noqa: PTH110 - also for a text of any length
     absent = {word for word, option in words.items() if _FILE.search(word) and option.strip("-") not in (DATA, MODEL)}
-    found: dict[str, LocalPath] = {}
+    local_paths: dict[str, LocalPath] = {}
     for word in [word for word in words if word in here | absent][:_MOST_ARGUMENTS]:
         source = Path(os.path.normpath(work / word))
         name = source.relative_to(project.root).as_posix() if source.is_relative_to(project.root) else ""
         if name != "." and not any(f"{entry.path}/".startswith(f"{name}/") for entry in synced.entries):
             path = posixpath.normpath(f"{tree}/{project.subdirectory}/{word}")
-            found[word] = LocalPath(path, str(source.resolve()) if word in here else "", _target_of(source, tree))
-    return found
+            local_paths[word] = LocalPath(path, str(source.resolve()) if word in here else "", _target_of(source, tree))
+    return local_paths
 
 
 def _target_of(source: Path, tree: str) -> str:
@@ -281,7 +281,7 @@ def _parse_python(text: str) -> FoundPython:
 
 
 def evaluate_paths(
-    found: Mapping[str, FoundPaths],
+    by_host: Mapping[str, FoundPaths],
     python: str | None,
     hosts: Sequence[Host],
     local_data: Mapping[str, LocalPath],
@@ -289,10 +289,10 @@ def evaluate_paths(
 ) -> CheckedPaths:
     """Return what the hosts have in common, or raise a StartError if they differ or lack something. Pure.
 
-    `found`: host → what it has, in the order of the hosts. `python`: the path of --python; None if the call has
+    `by_host`: host → what it has, in the order of the hosts. `python`: the path of --python; None if the call has
     none."""
     missing: dict[str, list[str]] = {}
-    for name, paths in found.items():
+    for name, paths in by_host.items():
         for line in paths.missing:
             missing.setdefault(line, []).append(name)
     for line, names in missing.items():
@@ -305,12 +305,14 @@ def evaluate_paths(
         elif option == "--data":
             fix = _data_fix(path, hosts, names, local_data.get(path))
         raise StartError.because(reason, fix, tuple(names))
-    mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
-    notes = (*_exposed_notes(found), *_argument_notes(found, local_arguments))
+    mpi = _same_mpi({name: paths.mpi for name, paths in by_host.items() if paths.mpi is not None})
+    notes = (*_exposed_notes(by_host), *_argument_notes(by_host, local_arguments))
     if python is None:
         return CheckedPaths(None, mpi, notes=notes)
-    broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
-    broken |= {name: "it was not found" for name, paths in found.items() if paths.python is None and name not in broken}
+    broken = {name: paths.python_error for name, paths in by_host.items() if paths.python_error is not None}
+    broken |= {
+        name: "it was not found" for name, paths in by_host.items() if paths.python is None and name not in broken
+    }
     if broken:
         first = next(iter(broken))
         failing = tuple(name for name, text in broken.items() if text == broken[first])
@@ -319,12 +321,12 @@ def evaluate_paths(
             "name a Python that has the same path on every host; without --python: the environment of ipexctl install",
             failing,
         )
-    env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
+    env = _same_environment({name: paths.python for name, paths in by_host.items() if paths.python is not None}, python)
     return CheckedPaths(env, mpi, notes=notes)
 
 
-def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalPath]) -> Iterator[str]:
-    first, *others = found.values()
+def _argument_notes(by_host: Mapping[str, FoundPaths], local: Mapping[str, LocalPath]) -> Iterator[str]:
+    first, *others = by_host.values()
     for word in first.lacking:
         if word in local and all(word in paths.lacking for paths in others):
             source, target = local[word].source, local[word].target
@@ -339,9 +341,9 @@ def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalPa
             )
 
 
-def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
+def _exposed_notes(by_host: Mapping[str, FoundPaths]) -> Iterator[str]:
     hosts_with: dict[tuple[str, str], list[str]] = {}
-    for name, paths in found.items():
+    for name, paths in by_host.items():
         for exposed in paths.exposed:
             hosts_with.setdefault(exposed, []).append(name)
     for (path, detail), names in hosts_with.items():
@@ -372,7 +374,7 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
     first, mpi = next(iter(mpis.items()))
     for name, other in mpis.items():
         if (other.flavor, other.version) != (mpi.flavor, mpi.version):
-            version, other_version = (f"{found.flavor} {found.version or ''}".strip() for found in (mpi, other))
+            version, other_version = (f"{program.flavor} {program.version or ''}".strip() for program in (mpi, other))
             raise StartError.because(
                 f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks together",
                 Fix("use the same MPI on every host; without --mpi: the one that `ipexctl install` brings"),
@@ -383,15 +385,15 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
 
 def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEnv:
     first, *_ = pythons
-    for name, found in pythons.items():
-        if found.version < _OLDEST_PYTHON:
+    for name, interpreter in pythons.items():
+        if interpreter.version < _OLDEST_PYTHON:
             raise StartError.because(
-                f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
+                f"--python {python} on {name} is Python {'.'.join(map(str, interpreter.version))}",
                 "ranks need Python 3.8 or newer: --python PATH",
                 (name,),
             )
         for package in ("python", *_SAME_PACKAGES):
-            version, other_version = pythons[first].version_of(package), found.version_of(package)
+            version, other_version = pythons[first].version_of(package), interpreter.version_of(package)
             if version != other_version:
                 raise StartError.because(
                     f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
@@ -399,25 +401,25 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
                     Fix("use the same packages on every host, or: `ipexctl install`"),
                     (name,),
                 )
-    found = pythons[first]
-    variables, prepended, packages = {"PATH": f"{found.prefix}/bin"}, ["PATH"], dict(found.packages)
+    interpreter = pythons[first]
+    variables, prepended, packages = {"PATH": f"{interpreter.prefix}/bin"}, ["PATH"], dict(interpreter.packages)
     if all(other.mpi for other in pythons.values()):
-        variables["I_MPI_ROOT"] = found.prefix
-        if found.libraries:
-            variables["LD_LIBRARY_PATH"] = ":".join(found.libraries)
+        variables["I_MPI_ROOT"] = interpreter.prefix
+        if interpreter.libraries:
+            variables["LD_LIBRARY_PATH"] = ":".join(interpreter.libraries)
             prepended.append("LD_LIBRARY_PATH")
-        if found.providers:
-            variables["FI_PROVIDER_PATH"] = found.providers[0]
+        if interpreter.providers:
+            variables["FI_PROVIDER_PATH"] = interpreter.providers[0]
     elif MPICH.package in packages:
         packages.pop(INTEL.package, None)  # MPICH's wheel, installed later, has replaced its mpirun
     return RankEnv(
         python=python,
-        prefix=found.prefix,
+        prefix=interpreter.prefix,
         packages=packages,
         variables=variables,
         prepended=tuple(prepended),
-        ccl=any(name.startswith("oneccl-bind") for name in found.packages),
-        version="{}.{}".format(*found.version),
+        ccl=any(name.startswith("oneccl-bind") for name in interpreter.packages),
+        version="{}.{}".format(*interpreter.version),
         mpi_backend=None,
     )
 

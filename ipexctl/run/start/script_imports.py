@@ -363,10 +363,10 @@ def _fix_of_own(layout: ProjectLayout, modules: Sequence[str], call: FixCommand 
             directory = _directory_of(layout, package)
             return Fix("{what}: `ipexctl install --build {directory}`", what=what, directory=directory)
     directories = {name: directory_with(layout.root, name) for name in modules}
-    if found := sorted({os.path.relpath(directory) for directory in directories.values() if directory is not None}):
-        option = FixCommand("", ("-x", f"PYTHONPATH={':'.join(found)}"))
+    if having := sorted({os.path.relpath(directory) for directory in directories.values() if directory is not None}):
+        option = FixCommand("", ("-x", f"PYTHONPATH={':'.join(having)}"))
         named = [name for name, directory in directories.items() if directory is not None]
-        have = f"{join_words(found)} {'has' if len(found) == 1 else 'have'} {join_words(named)}"
+        have = f"{join_words(having)} {'has' if len(having) == 1 else 'have'} {join_words(named)}"
         if call is not None:
             option = ipexctl_command("run", *option.options, argv=call.argv)
         return Fix("{have}, from where ranks do not import: {option}", have=have, option=option)

@@ -74,7 +74,9 @@ def _refuse_relative_imports(tree: ast.Module, name: str, path: Path, layout: Pr
     line = next((imported.line for imported in imported_names(tree, is_script=True) if imported.level), 0)
     if not line:
         return
-    above = [each for each in layout.search_paths if path.is_relative_to(each) and path.parent != each]
+    above = [
+        directory for directory in layout.search_paths if path.is_relative_to(directory) and path.parent != directory
+    ]
     if not above:
         return
     nearest = max(above, key=lambda directory: len(directory.parts))
@@ -96,15 +98,15 @@ def project_module(
     `above`: directories above `cwd`. If one of them has the module, the user may have meant to start from there.
     """
     name, search_paths = argv[0], (cwd, *layout.search_paths)
-    if (found := find_module(name, search_paths)) is not None:
-        path, package = found
+    if (module := find_module(name, search_paths)) is not None:
+        path, package = module
         script, tree = _read_script_file(os.path.relpath(path, cwd), path)
         return _with_own_modules(script, tree, layout, search_paths, package)
     top = name.partition(".")[0]
     if any(has_module(directory, top) for directory in search_paths):
         return None
     call_from_above = None
-    if (directory := next((each for each in above if has_module(each, top)), None)) is not None:
+    if (directory := next((directory for directory in above if has_module(directory, top)), None)) is not None:
         command = ipexctl_command("run", "-m", argv=argv)
         call_from_above = command._replace(start=f"cd {shlex.quote(str(directory))} && {command.start}")
     mpi_import = MpiImport(top, f"-m {name}", is_certain=True) if top in MPI_MODULES else None
@@ -159,7 +161,7 @@ def _with_own_modules(
     if tree is None:
         return replace(script, layout=layout)
     modules = _OwnModules(script)
-    compiled = {name for each in layout.own for name in each.declaration.extensions}
+    compiled = {name for part in layout.own for name in part.declaration.extensions}
     reached = follow_imports(tree, layout.root, search_paths, package=package, on_file=modules.read, built=compiled)
     doubt = script.doubt
     if not doubt and modules.first_with_sys_path:

@@ -305,9 +305,9 @@ def shell_notes(_: RunContext, plan: Plan) -> Iterator[str]:
     """Warn that the plan does not take the OMP_NUM_THREADS of the user's shell."""
     name = "OMP_NUM_THREADS"
     own = os.environ.get(name, "")
-    if not own.isdecimal() or plan.asked.omp or name in {each.name for each in plan.asked.exports}:
+    if not own.isdecimal() or plan.asked.omp or name in {export.name for export in plan.asked.exports}:
         return
-    if not {each.value for each in plan.settings if each.name == name} <= {own}:
+    if not {setting.value for setting in plan.settings if setting.name == name} <= {own}:
         yield f"{name}={own} of this shell does not reach the ranks; to use it: -x {name}, or --omp {own}"
 
 

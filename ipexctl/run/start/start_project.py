@@ -64,13 +64,13 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
     workdir = root / subdirectory
     if script is None:
         layout = read_layout(root, workdir)
-        found = None
+        program = None
         entry = layout.commands.get(asked.script, "") if asked.kind == "command" and asked.sync else ""
         if find_module(entry.partition(":")[0], layout.search_paths) is not None:
             return _command_location(spec, root, subdirectory, layout, entry)
         if asked.kind == "module":
             check_module_name(asked.argv[0], workdir)
-            found = project_module(asked.argv, workdir, layout, directories_of_project(workdir)[0][1:])
+            program = project_module(asked.argv, workdir, layout, directories_of_project(workdir)[0][1:])
         shell_script = _shell_script_of(asked.argv) if asked.kind == "command" else ""
         if shell_script and (problem := path_problem(workdir / shell_script, "file")):
             is_ours = asked.sync and not asked.is_behind_dashes and not shell_script.startswith("/")
@@ -82,14 +82,14 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
         command = asked.argv
         if asked.kind == "command" and asked.sync and (installed := _installed_script(asked.script, workdir, layout)):
             command = ("python", installed, *asked.argv[1:])
-            found = project_script(installed, workdir / installed, layout)
+            program = project_script(installed, workdir / installed, layout)
         if shell_script:
-            found = _python_of(shell_script, asked.argv, workdir, layout)
+            program = _python_of(shell_script, asked.argv, workdir, layout)
             is_program = "/" in command[0] and os.access(workdir / command[0], os.X_OK)
             command = command if is_shell(command[0]) or is_program else ("bash", *command)
         files = find_requirement_files(layout, workdir)
         return ProjectLocation(
-            root, subdirectory, command, _with_files(found, files), layout, files, shell_script=shell_script
+            root, subdirectory, command, _with_files(program, files), layout, files, shell_script=shell_script
         )
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
@@ -107,7 +107,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
     layout = read_layout(root, path.parent)
     files = find_requirement_files(layout, path.parent)
     try:
-        found = _with_files(project_script(str(script), path, layout), files)
+        program = _with_files(project_script(str(script), path, layout), files)
     except UserError as error:
         if isinstance(error.fix, Fix):
             with_arguments = error.fix.with_commands(
@@ -115,7 +115,7 @@ def locate_project(spec: RunSpec, cwd: Path, before: FixCommand | None = None) -
             )
             error.fix = spec.options.apply(with_arguments)
         raise
-    return ProjectLocation(root, subdirectory, command, found, layout, files, hint=hint)
+    return ProjectLocation(root, subdirectory, command, program, layout, files, hint=hint)
 
 
 def _shell_script_of(argv: Sequence[str]) -> str:
@@ -405,8 +405,8 @@ def files_in_other_generations(tree: str, location: ProjectLocation, records: Se
 def _generation(tree: str) -> tuple[str, int]:
     """Return the path of a project's first tree on the hosts and the number of this one: `(…/p-1a2b3c4d, 2)` of
     `….gen2`."""
-    found = _GENERATION.fullmatch(tree)
-    return (found["tree"], int(found["number"] or 1)) if found is not None else (tree, 1)
+    match = _GENERATION.fullmatch(tree)
+    return (match["tree"], int(match["number"] or 1)) if match is not None else (tree, 1)
 
 
 _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -455,7 +455,7 @@ def _first_line(path: Path) -> str:
 
 def _packed(path: Path, ref: str) -> str:
     for line in read_or_empty(path, SCRIPT).decode(errors="replace").splitlines():
-        found, _, name = line.partition(" ")
-        if name == ref and _HASH.fullmatch(found):
-            return found
+        commit_hash, _, name = line.partition(" ")
+        if name == ref and _HASH.fullmatch(commit_hash):
+            return commit_hash
     return ""

@@ -162,7 +162,7 @@ def _refuse_placeholder(argv: Sequence[str]) -> None:
         from ipexctl.launch.launchers.line import refused_word  # most calls run a script
 
         at, name = wrong
-        names = " ".join(f"{{{each}}}" for each in NAMES)
+        names = " ".join(f"{{{name}}}" for name in NAMES)
         raise refused_word(
             argv,
             at,

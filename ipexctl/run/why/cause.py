@@ -1,6 +1,6 @@
 """Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
 
-`CAUSE_FINDERS` at the end of the file lists the finders in order; each docstring names the evidence that the finder
+`CAUSE_FINDERS` at the end of the file lists the finders in order; proof docstring names the evidence that the finder
 needs. A failure is explained by the last lines of the rank that failed first in the last attempt. Lines of other ranks
 count only if that rank lost a peer or no rank is to blame. Stacks explain a hang (`run/hang.py`). Warnings that healthy
 runs print too explain nothing. Reports of our own programs are read as fields (`Detail`), never as text.
@@ -242,14 +242,14 @@ class CauseFinder(NamedTuple):
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Return the cause of the first finder that has its evidence, or None."""
-    found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
-    return next((_dated(snapshot, _with_thread(snapshot, cause)) for cause in found if cause is not None), None)
+    causes = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
+    return next((_dated(snapshot, _with_thread(snapshot, cause)) for cause in causes if cause is not None), None)
 
 
 def _dated(snapshot: RunSnapshot, cause: Cause) -> Cause:
     """The cause, whose evidence has the time at which its rank ended unless it has its own."""
     at = snapshot.ended_at.get(cause.rank) if cause.rank is not None else None
-    seen = (each if each.at is not None else each._replace(at=at) for each in cause.evidence)
+    seen = (proof if proof.at is not None else proof._replace(at=at) for proof in cause.evidence)
     return replace(cause, evidence=tuple(dict.fromkeys(seen)))
 
 
@@ -320,10 +320,10 @@ def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     if first is None or first.rank is None or first.oom is None:
         return None
     row = snapshot.row(first.rank)
-    counted = next((each for each in row.evidence if each.kind == "oom-counted"), None) if row is not None else None
+    counted = next((proof for proof in row.evidence if proof.kind == "oom-counted"), None) if row is not None else None
     seen = counted or _report(first, f"the kernel's report ({first.oom.by})" if first.oom.by else "the kernel's report")
     fewer = "a higher limit (MemoryMax=, docker's --memory)" if first.oom.limit else "a host with more memory"
-    if sum(each.host == first.host for each in snapshot.status.ranks) > 1:
+    if sum(row.host == first.host for row in snapshot.status.ranks) > 1:
         fewer = "fewer ranks per node: --ppn"
     return _recorded(snapshot, first, "memory.oom", seen, short=_shortage(first, first.oom), fewer=fewer)
 
@@ -351,17 +351,17 @@ _OF_RESUMED_APART: Final = ("script.raised", "hf.no_checkpoint")
 
 
 def _resumed_apart(snapshot: RunSnapshot) -> Cause | None:
-    found = find_resumed_apart(snapshot.context.outputs)
-    if found is None:
+    report = find_resumed_apart(snapshot.context.outputs)
+    if report is None:
         return None
     apart = snapshot.context.plan.apart
-    place = found.place or (apart.place if apart is not None else "") or "PATH"
-    return _reported(snapshot, "run.resumed_apart", found, resumed=found.sentence, place=place)
+    place = report.place or (apart.place if apart is not None else "") or "PATH"
+    return _reported(snapshot, "run.resumed_apart", report, resumed=report.sentence, place=place)
 
 
-def _reported(snapshot: RunSnapshot, id_: str, found: RankReport, **words: str) -> Cause:
-    first = Failure(found.lines[0][0], snapshot.output_of(found.lines[0][0]).host)
-    seen = [_printed(snapshot, rank, line) for rank, line in found.lines]
+def _reported(snapshot: RunSnapshot, id_: str, report: RankReport, **words: str) -> Cause:
+    first = Failure(report.lines[0][0], snapshot.output_of(report.lines[0][0]).host)
+    seen = [_printed(snapshot, rank, line) for rank, line in report.lines]
     return _recorded(snapshot, first, id_, seen[:_MOST_SEEN], **words)
 
 
@@ -377,8 +377,8 @@ _OF_OTHER_CALLS: Final = ("ddp.steps_differ",)
 
 
 def _unequal_data(snapshot: RunSnapshot) -> Cause | None:
-    found = find_unequal_data(snapshot.context.outputs)
-    return _reported(snapshot, "run.data_apart", found, said=found.sentence) if found is not None else None
+    report = find_unequal_data(snapshot.context.outputs)
+    return _reported(snapshot, "run.data_apart", report, said=report.sentence) if report is not None else None
 
 
 def _of_checkpoints_before_start(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -488,8 +488,8 @@ def _peers_that_ran(snapshot: RunSnapshot, first: Failure) -> Cause | None:
 
 
 def _waited_by(snapshot: RunSnapshot, first: Failure) -> float | None:
-    found = _WAITED.search(snapshot.output_of(first.rank).last_text)
-    return int(found["first"] or found["second"]) / 1000 if found is not None else None
+    match = _WAITED.search(snapshot.output_of(first.rank).last_text)
+    return int(match["first"] or match["second"]) / 1000 if match is not None else None
 
 
 def _last_line(output: RankOutput) -> str:
@@ -561,7 +561,7 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         has_traceback = any(line.endswith(TRACEBACK) for line in errors)  # a carriage return hid the line after it
         printed = "a traceback whose exception can't be read" if has_traceback else "no exception"
         printed = f"{output.caught}, and went on" if output.caught else printed
-        children = [f"; before that, {each.text}" for each in output.evidence if each.kind == "child"]
+        children = [f"; before that, {proof.text}" for proof in output.evidence if proof.kind == "child"]
         words = {"printed": printed, "said": said + "".join(children[:1])}
         seen = Proof("exit", f"exit code {first.exit_code} of rank {first.rank}", first.host or "", first.at)
         words["where"] = f" ({output.place})" if output.place else ""
@@ -580,9 +580,9 @@ def _recorded(
     """A cause that the run's record shows. `words`: values for the text of its row in the table."""
     output = RankOutput(first.rank, first.host or "" if host is None else host)
     known = next(known for known in known_errors("recorded") if known.id == id_)
-    found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
+    match = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
     seen = (evidence,) if isinstance(evidence, Proof) else tuple(evidence)
-    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host, source="record", evidence=seen)
+    return Cause(id_, *known.texts(match), known.confidence, output.rank, output.host, source="record", evidence=seen)
 
 
 def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -609,19 +609,19 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
 
 def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankStatus]:
     """One of all ranks that printed the same lines."""
-    found: dict[object, RankStatus] = {}
+    by_output: dict[object, RankStatus] = {}
     for row in rows:
         output = snapshot.output_of(row.rank)
-        found.setdefault((output.out, output.err, row.state), row)
-    return list(found.values())
+        by_output.setdefault((output.out, output.err, row.state), row)
+    return list(by_output.values())
 
 
 def _hint(snapshot: RunSnapshot) -> Cause | None:
     """A line of oneCCL or torch about how ranks look for one another."""
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
-        found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("hang"))
-        if found is not None:
-            return found
+        hint = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("hang"))
+        if hint is not None:
+            return hint
     return None
 
 

@@ -174,7 +174,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
 def _logs_of(cause: Cause | None, run: str) -> Fix | None:
     """The command that shows the rank of the cause, which may be another than the one that failed first."""
     commands = () if cause is None else Fix.of(parts_of(cause.fix)).commands
-    return next((Fix.of((each,)) for each in commands if each.verb == "logs" and run in each.options), None)
+    return next((Fix.of((command,)) for command in commands if command.verb == "logs" and run in command.options), None)
 
 
 def _after(snapshot: RunSnapshot) -> str:
@@ -286,15 +286,15 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
 
 def _ended_threads(snapshot: RunSnapshot) -> tuple[str, ...]:
     """Exceptions that ended a thread of a rank, whose main thread may wait for it for ever."""
-    found = dict[str, list[int]]()
+    by_end = dict[str, list[int]]()
     for output in snapshot.context.outputs:
         lines = [bare(line) for line in output.err]
         for at, line in enumerate(lines):
             if output.rank is not None and (thread := _IN_THREAD.match(line)):
                 raised = (text for text in lines[at + 1 :] if text[:1].strip() and not text.startswith(TRACEBACK))
                 said = f"thread {thread[1]} ended with {shorten_text(next(raised, 'an exception'), 200)}"
-                found.setdefault(said, []).append(output.rank)
-    return tuple(f"{describe_ranks(sorted({*ranks}))}: {said}" for said, ranks in found.items())[:3]
+                by_end.setdefault(said, []).append(output.rank)
+    return tuple(f"{describe_ranks(sorted({*ranks}))}: {said}" for said, ranks in by_end.items())[:3]
 
 
 _IN_THREAD: Final = re.compile(r"Exception in thread (.{1,100}?):$")
@@ -433,7 +433,7 @@ def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, causes: _Own
 def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
     notes = [snapshot.status.lost_checkpoint] if snapshot.status.lost_checkpoint else []
     status = snapshot.status
-    is_explained = any(each.kind == "small-groups" for each in status.wrong)
+    is_explained = any(wrong.kind == "small-groups" for wrong in status.wrong)
     if (text := describe_apart(status.group)) and not is_explained:
         notes.append(text)
     notes.extend(status.training_notes)

@@ -57,15 +57,15 @@ def find_resumed_apart(outputs: Iterable[RankOutput]) -> RankReport | None:
     """Return the ranks that resumed from different checkpoints or steps, by their own lines; None if all agree."""
     known = list(outputs)
     by_name = resume_points_by_rank(known)
-    if (found := _apart(by_name, "resumed from {}", "from {}")) is not None:
-        return found
+    if (report := _apart(by_name, "resumed from {}", "from {}")) is not None:
+        return report
     return _apart(_said_by_rank(known, _resumed_at), "resumed at {}", "at {}")
 
 
 def find_unequal_data(outputs: Iterable[RankOutput]) -> RankReport | None:
     """Ranks whose first line about data has the same words and another amount."""
     said = _said_by_rank(outputs, _data)
-    words = {_NUMBER.sub("N", each.line) for each in said.values()}
+    words = {_NUMBER.sub("N", report.line) for report in said.values()}
     return _apart(said, "with {}", "with {}") if len(words) == 1 else None
 
 
@@ -76,14 +76,14 @@ def resume_points_by_rank(outputs: Iterable[RankOutput]) -> dict[int, Said]:
 
 def _apart(said: dict[int, Said], verb: str, short: str) -> RankReport | None:
     ranks: dict[str, list[int]] = {}
-    for rank, each in said.items():
-        ranks.setdefault(each.value, []).append(rank)
+    for rank, report in said.items():
+        ranks.setdefault(report.value, []).append(rank)
     if len(ranks) < 2:
         return None
     forms = (verb, *[short] * (len(ranks) - 1))
     groups = zip(forms, ranks.items(), strict=True)
     parts = [f"{describe_ranks(group)} {form.format(value)}" for form, (value, group) in groups]
-    place = next((each.place for each in said.values() if each.place), "")
+    place = next((report.place for report in said.values() if report.place), "")
     more = f" and {len(parts) - _MOST} more" if len(parts) > _MOST else ""
     lines = tuple((group[0], said[group[0]].line) for group in ranks.values())
     return RankReport(", ".join(parts[:_MOST]) + more, lines, place)
@@ -94,8 +94,8 @@ _MOST: Final = 6
 
 def _said_by_rank(outputs: Iterable[RankOutput], read: Callable[[str], Said | None]) -> dict[int, Said]:
     """The first line of each rank that `read` understands."""
-    found = ((output.rank, next(filter(None, map(read, _lines(output))), None)) for output in outputs)
-    return {rank: said for rank, said in found if rank is not None and said is not None}
+    first_lines = ((output.rank, next(filter(None, map(read, _lines(output))), None)) for output in outputs)
+    return {rank: said for rank, said in first_lines if rank is not None and said is not None}
 
 
 def _lines(output: RankOutput) -> Iterable[str]:

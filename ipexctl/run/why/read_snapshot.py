@@ -136,7 +136,7 @@ def read_snapshot(
 
 def _numbers(document: object) -> Iterator[PrintedNumber]:
     for row in as_list(document)[:MAX_POINTS]:
-        at, value, step = (as_number(each) for each in (*as_list(row), None, None, None)[:3])
+        at, value, step = (as_number(figure) for figure in (*as_list(row), None, None, None)[:3])
         if at is not None and value is not None:
             yield PrintedNumber(at, value, step)
 
@@ -185,7 +185,7 @@ def _failure_context(
         kind = ended.kind if isinstance(ended, Failure) else ""
         details: tuple[Detail, ...] = (row.problem,) if row.problem is not None else ()
         evidence = row.evidence
-        details += tuple(Detail(each.kind, {"what": each.text}) for each in evidence if each.kind in OF_GPUS)
+        details += tuple(Detail(proof.kind, {"what": proof.text}) for proof in evidence if proof.kind in OF_GPUS)
         if row.disk is not None:
             evidence += (Proof("disk-full", f"{row.disk.path} was full", row.host),)
         printed = RankOutput(

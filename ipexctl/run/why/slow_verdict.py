@@ -193,18 +193,18 @@ def find_stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], b
     """Windows of each streak for which `is_so` holds."""
     for row in rows:
         streak = Streak()
-        found: list[Window] = []
+        stretch: list[Window] = []
         for window in row:
             counts = is_so(window)
             streak.add(counts=counts)
             if counts:
-                found.append(window)
+                stretch.append(window)
             elif not streak.length:
-                if len(found) >= ROW:
-                    yield found
-                found = []
+                if len(stretch) >= ROW:
+                    yield stretch
+                stretch = []
         if streak.has_begun:
-            yield found
+            yield stretch
 
 
 def is_ongoing(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
@@ -310,7 +310,7 @@ def find_slow_ranks(
     windows: RunWindows, setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot] | None = None
 ) -> SlowVerdict:
     """Judge a run. `snapshots` were taken now, so they only count for ranks that are slow now."""
-    hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
+    hosts = {setup.hosts[rank]: rates for rank, rates in windows.hosts.items() if rank in setup.hosts}
     rows = training_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
     seconds = sum(window.seconds for window in flat)
@@ -327,7 +327,7 @@ def find_slow_ranks(
     times = [[_own_times(window) for window in row] for row in rows]
     unjudged = _unjudged(times, setup)
     slow = [] if unjudged else list(_slow_ranks(times, setup, snapshots or {}))
-    findings = sorted(slow, key=lambda found: (not found.is_current, -found.cost_seconds))
+    findings = sorted(slow, key=lambda finding: (not finding.is_current, -finding.cost_seconds))
     return replace(verdict, findings=tuple(findings), links=tuple(find_slow_links(rows)), unjudged=unjudged)
 
 
@@ -353,7 +353,7 @@ def _unjudged(rows: Sequence[Sequence[_OwnTimes]], setup: RunSetup) -> Unjudged:
 def _steps_together(window: TrainingWindow) -> bool:
     steps = [rates.steps_per_s for rates in window.ranks.values()]
     usual = median(steps)
-    return usual > 0 and all(abs(each - usual) <= TOGETHER * usual for each in steps)
+    return usual > 0 and all(abs(seconds - usual) <= TOGETHER * usual for seconds in steps)
 
 
 def _own_times(window: TrainingWindow) -> _OwnTimes:
@@ -366,16 +366,16 @@ def _slow_ranks(
 ) -> Iterator[SlowFinding]:
     slow: dict[int, list[list[_OwnTimes]]] = {}
     for rank in setup.hosts:
-        found = list(find_stretches(rows, partial(_is_slow, rank)))
-        if found:
-            slow[rank] = found
+        stretches = list(find_stretches(rows, partial(_is_slow, rank)))
+        if stretches:
+            slow[rank] = stretches
     slow_in: dict[int, set[int]] = {}
-    for rank, found in slow.items():
-        for times in (times for stretch in found for times in stretch):
+    for rank, stretches in slow.items():
+        for times in (times for stretch in stretches for times in stretch):
             slow_in.setdefault(id(times), set()).add(rank)
-    for rank, found in slow.items():
+    for rank, stretches in slow.items():
         by_cause: dict[SlowCause, list[list[_OwnTimes]]] = {}
-        for stretch in found:
+        for stretch in stretches:
             for part in _parts(rank, stretch, setup):
                 snapshot = snapshots.get(rank) if is_ongoing(part, rows) else None
                 by_cause.setdefault(find_cause(_evidence(rank, part, setup, snapshot)), []).append(part)
@@ -442,11 +442,11 @@ def _evidence(rank: int, flat: Sequence[_OwnTimes], setup: RunSetup, snapshot: S
     host = setup.hosts[rank]
 
     def compare(figure: Callable[[RankRates], float | None]) -> _Compared:
-        return _compared(rank, [{at: figure(rates) for at, rates in each.window.ranks.items()} for each in flat])
+        return _compared(rank, [{at: figure(rates) for at, rates in moment.window.ranks.items()} for moment in flat])
 
     own, samples = compare(lambda rates: rates.own_time), compare(lambda rates: rates.samples_per_s)
     cpu, queue = compare(lambda rates: rates.cpu), compare(lambda rates: rates.queue)
-    mhz = _compared(host, [{name: rates.mhz for name, rates in each.window.hosts.items()} for each in flat])
+    mhz = _compared(host, [{name: rates.mhz for name, rates in moment.window.hosts.items()} for moment in flat])
     return Evidence(
         own=own.value or 0.0,
         usual_own=own.usual or 0.0,
@@ -476,9 +476,9 @@ class _Compared(NamedTuple):
 def _compared(key: object, windows: Sequence[Mapping[Any, float | None]]) -> _Compared:
     values: dict[object, list[float]] = {}
     for window in windows:
-        for each, value in window.items():
+        for name, value in window.items():
             if value is not None:
-                values.setdefault(each, []).append(value)
-    means = {each: fmean(found) for each, found in values.items()}
-    others = [mean for each, mean in means.items() if each != key]
+                values.setdefault(name, []).append(value)
+    means = {name: fmean(numbers) for name, numbers in values.items()}
+    others = [mean for name, mean in means.items() if name != key]
     return _Compared(means.get(key), median(others) if others else None)

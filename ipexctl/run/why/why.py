@@ -167,8 +167,8 @@ def _judge_windows(
 
 def _suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
     """The worst rank that is slow now, if inspecting its host can tell more."""
-    current = (found for found in verdict.findings if found.is_current)
-    return next((found for found in current if needs_snapshot(found.cause)), None)
+    current = (finding for finding in verdict.findings if finding.is_current)
+    return next((finding for finding in current if needs_snapshot(finding.cause)), None)
 
 
 def _inspect_suspect(
