@@ -82,6 +82,8 @@ class Weights:
 
     def __init__(self, optimizer: Any, at_end: Any, leaves: Sequence[Any]) -> None:
         self.optimizer = weakref.ref(optimizer, at_end)
+        self.steps = 0
+        """Of the optimizer."""
         self._groups, self._first = optimizer.param_groups, parameters_of(optimizer)
         others = {id(tensor): tensor for tensor in leaves if id(tensor) not in {*map(id, self._first)}}.values()
         self._sums = [(tensor, sum_of(tensor)) for tensor in (*self._first, *others)]
@@ -122,7 +124,6 @@ class TrainingEvidence:
         self.fields: dict[str, Any] = {**lists, **counts}
         """As `RankTraining` has them."""
         self._optimizer: Any = None
-        self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._steps = 0
         self._sampler: Any = None
         self._passes: weakref.WeakKeyDictionary[Any, Passes] = weakref.WeakKeyDictionary()
@@ -160,24 +161,20 @@ class TrainingEvidence:
         """Look at the gradients and parameters before an optimizer's step. `models`: all models in
         DistributedDataParallel."""
         fields = self.fields
-        count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+        weights = self._weights.get(id(optimizer))
+        count = weights.steps + 1 if weights is not None else 1
         parameters = parameters_of(optimizer) if is_looked_at(count) else []
-        if not {type(each) for each in parameters} <= {sys.modules["torch"].nn.Parameter, sys.modules["torch"].Tensor}:
-            self.turn_off()  # DTensors, and flat parameters of FSDP
-            return
-        if count == 1:
-            key, own = id(optimizer), weakref.ref(self)
-            leaves = [leaf for each in self._leaves if (leaf := each()) is not None]
-            self._weights[key] = Weights(optimizer, lambda _: getattr(own(), "_end", int)(key), leaves)
-            self._leaves = []
-            if not type(optimizer).__module__.startswith("torch."):
-                fields["is_written"] = True  # it may use the sum of all gradients on purpose
-            for name in ("is_changed", "has_gradients", "has_nonzero"):
-                fields.setdefault(name, False)
+        if parameters:
+            torch = sys.modules["torch"]
+            if not {*map(type, parameters)} <= {torch.nn.Parameter, torch.Tensor}:
+                self.turn_off()  # DTensors, and flat parameters of FSDP
+                return
+        weights = weights or self._begin(optimizer)
+        weights.steps = count
         if not fields["has_nonzero"]:
             self._note_gradients(parameters or parameters_of(optimizer))
         if parameters and count > 1 and not fields["is_changed"]:
-            fields["is_changed"] = self._weights[id(optimizer)].has_changed()
+            fields["is_changed"] = weights.has_changed()
         self._optimizer = self._optimizer or weakref.ref(optimizer)
         if self._optimizer() is not optimizer:
             return
@@ -191,7 +188,6 @@ class TrainingEvidence:
             return
         if count == 1:
             self._sent = self._most_sent = 0  # what comes before may be the first parameters
-        weights = self._weights[id(optimizer)]
         weights.divide(models)
         samples[str(count)], outside = weights.measures()
         if weights.outside:
@@ -203,6 +199,18 @@ class TrainingEvidence:
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         fields["rate"] = max([*filter(math.isfinite, rates), fields.get("rate") or 0.0])
         self.note_models(models)
+
+    def _begin(self, optimizer: Any) -> Weights:
+        """Keep the sums of an optimizer's parameters, before its first step."""
+        key, own = id(optimizer), weakref.ref(self)
+        leaves = [leaf for each in self._leaves if (leaf := each()) is not None]
+        self._weights[key] = Weights(optimizer, lambda _: getattr(own(), "_end", int)(key), leaves)
+        self._leaves = []
+        if not type(optimizer).__module__.startswith("torch."):
+            self.fields["is_written"] = True  # it may use the sum of all gradients on purpose
+        for name in ("is_changed", "has_gradients", "has_nonzero"):
+            self.fields.setdefault(name, False)
+        return self._weights[key]
 
     def _note_gradients(self, parameters: Sequence[Any]) -> None:
         """Note whether there is a gradient, and one that is not 0. Called before each step until there was one."""
@@ -306,7 +314,8 @@ class TrainingEvidence:
         fields["backwards"] += 1
         fields["is_bypassed"] = fields.get("is_bypassed", False) or not self._prepared
         self._prepared = max(0, self._prepared - 1)
-        self._check_left()
+        if self._left:
+            self._check_left()
         self._check_kept()
         if loss is None or not self._is_sampled():
             return
@@ -335,8 +344,9 @@ class TrainingEvidence:
 
     def _note_left(self) -> None:
         """Called after a step and after a backward."""
-        optimizer = self._optimizer() if self._optimizer is not None else None
-        if optimizer is not None and not self.fields.get("is_written"):
+        if self._optimizer is None or self.fields.get("is_written"):
+            return
+        if (optimizer := self._optimizer()) is not None:
             some = [parameter for parameter in parameters_of(optimizer) if is_plain(parameter.grad)][:LEFT]
             self._left = [(weakref.ref(parameter), version_of(parameter.grad)) for parameter in some]
 
@@ -370,7 +380,8 @@ class TrainingEvidence:
     def after_backward(self) -> None:
         """Called after each backward."""
         self._joined = 0
-        self._check_growth()
+        if self._is_grown:
+            self._check_growth()
         self._note_left()
         optimizer = self._optimizer() if self._optimizer is not None else None
         self._gradients, self._places, self._reduced, self._flat = [], set(), 0, 0
