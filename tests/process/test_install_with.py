@@ -356,7 +356,10 @@ def test_a_build_gets_what_it_imports_without_declaring_it(deep: tuple[Machine, 
     write_sdist(machine.wheels, "lostimport", "1.0", before="import nowhere")
     refused = machine.ask("install", *words[:-1], "lostimport", "--build", "lostimport")["refused"]
     assert missing(refused["reason"], "nowhere") == []
-    (host,) = machine.install(*words[:-1], "lateimport", "--build", "lateimport")["hosts"]
+    unasked = machine.ask("install", *words[:-1], "lateimport", "--build", "lateimport")["refused"]
+    assert missing(unasked["reason"], "helper") == [], "anybody may have registered the name of a module"
+    own = ("--with", "helper", "--with", "other")
+    (host,) = machine.install(*words[:-1], "lateimport", *own, "--build", "lateimport")["hosts"]
     assert host["packages"]["lateimport"] == "1.0"
 
 

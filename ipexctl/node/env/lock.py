@@ -47,8 +47,6 @@ SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-
 
 UNDECLARED = re.compile(r"`([\w.-]{1,99})(?:@[^`]*)?` depends on `([\w.-]{1,99})`, but doesn't declare it")
 """uv's words about a build that ended because a package could not be imported."""
-MAX_UNDECLARED = 8
-"""Times that a lock is tried again for it."""
 
 
 class SourceArchive(NamedTuple):
@@ -526,21 +524,23 @@ def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWh
 
 
 def compile_request(request: CompileRequest, _: BinaryIO) -> CompileReply:
-    """Make the lock. A build that imports a package, as of torch, which it does not declare gets it in another try,
-    unless no index has it."""
+    """Make the lock. A build that imports a package, as of torch, which it does not declare gets it in another try, if
+    the call installs that package anyway: anybody may have registered the name of another module.
+    """
+    wanted = {normalized(line) for line in request["requirements"]}
     undeclared: dict[str, list[str]] = {}
-    before: CompileReply | None = None
     while True:
         with temporary_directory(home_of(request)) as directory:
             reply = compile_lock(request, directory, undeclared)
         more = UNDECLARED.search(reply.message) if reply.pylock is None else None
-        tried = [name for packages in undeclared.values() for name in packages]
-        if before is not None and any(f"Because {name} was not found" in reply.message for name in tried):
-            return before
-        if more is None or more[2] in undeclared.get(more[1], []) or len(tried) == MAX_UNDECLARED:
+        if more is None or normalized(more[2]) not in wanted or more[2] in undeclared.get(more[1], []):
             return reply
         undeclared.setdefault(more[1], []).append(more[2])
-        before = reply
+
+
+def normalized(line: str) -> str:
+    """Return the name of a requirement's package as indexes compare it: `torch` for `Torch==2.13.0`."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", line, maxsplit=1)[0]).lower()
 
 
 def main(action: str) -> int:
